@@ -1,0 +1,60 @@
+# Every job of the project; `make` lists them. `check` is exactly what CI runs (.ci/run).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CORE := $(VENV)/.core
+DEV := $(VENV)/.dev
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+OUT ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check lint fmt docs slow bench
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(DEV) ## everything for development into .venv, once
+
+demo: $(CORE) ## a whole run on scikit-learn's digits, on the CPU; OUT=folder says where to
+	$(BIN)/asterism run demo $(if $(OUT),--out "$(OUT)")
+
+# One thread a worker: pytest -n 2 already fills two cores, and K-means repeats only at a fixed thread count.
+test: $(DEV) ## the fast tests
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not slow"
+
+# The tests come last, so that their summary is the last line of a good run.
+check: $(DEV) ## all that CI checks: lint, docs, the README's commands, the fast tests
+	$(MAKE) lint
+	$(MAKE) docs
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	  $(MAKE) setup && $(MAKE) demo OUT="$$folder/demo" && \
+	  { find "$$folder" -name report.html | grep -q . || { echo "the demo left no report.html" >&2; exit 1; }; }
+	$(MAKE) test
+
+lint: $(DEV) ## formatting, lint rules and types; changes nothing
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict
+
+fmt: $(DEV) ## format, and mend what the linter can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(DEV) ## the documentation into docs/_build/html; a warning is an error
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+
+slow: $(DEV) ## the tests that take minutes
+	$(BIN)/pytest -m slow
+
+bench: $(DEV) ## every measurement in bench/, one JSON line each
+	@for script in bench/*.py; do $(BIN)/python "$$script" || exit 1; done
+
+# Two stamps: the demo needs the core only, so a newcomer does not wait for the linters and Sphinx.
+$(CORE): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(INSTALL) --editable .
+	touch $@
+
+$(DEV): $(CORE)
+	$(INSTALL) --editable ".[dev]"
+	touch $@

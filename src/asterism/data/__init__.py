@@ -1,0 +1,1 @@
+"""Images in memory, the benchmarks they come from, augmentation, and splits over participants."""

@@ -1,0 +1,90 @@
+"""Evaluation as count tables, so that a federation can add them up: true class × predicted row.
+
+Two protocols, always both. *Headwise*, the paper's: a known image is read from the known rows only, a novel one from
+the novel rows only. *Joint*, what a user of the model gets: one arg-max over every row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asterism import metrics
+from asterism.data.augment import plain
+from asterism.flow import Options, Reply, State, Sum, Tensors
+from asterism.model import Worker
+from asterism.site import Share, Site
+
+Tables = Mapping[str, np.ndarray]
+
+
+@torch.no_grad()
+def count_tables(
+    worker: Worker, share: Share, *, known: int, classes: int, rows: int, batch: int = 1024
+) -> dict[str, Tensor]:
+    """Float tables of counts: ``known`` (C_L × C_L), ``novel`` (C_U × novel rows), ``joint`` (C × rows).
+
+    Of the ``classes`` true classes and ``rows`` head rows, those from ``known`` on are novel. Rows of the network
+    past ``rows`` stand for no class (turned images) and are never predicted.
+    """
+    worker.network.eval()
+    tables = {
+        "known": torch.zeros(known, known, device=worker.device),
+        "novel": torch.zeros(classes - known, rows - known, device=worker.device),
+        "joint": torch.zeros(classes, rows, device=worker.device),
+    }
+    for chosen in share.indices.split(batch):
+        targets = share.targets[chosen]
+        logits = worker.network(plain(share.images.pixels[chosen]))[:, :rows]
+        _count(tables["joint"], targets, logits)
+        is_known = targets < known
+        _count(tables["known"], targets[is_known], logits[is_known, :known])
+        _count(tables["novel"], targets[~is_known] - known, logits[~is_known, known:])
+    return tables
+
+
+def _count(table: Tensor, targets: Tensor, logits: Tensor) -> None:
+    if len(targets) == 0 or logits.shape[1] == 0:
+        return
+    cells = targets * table.shape[1] + logits.argmax(dim=1)
+    table.view(-1).add_(torch.bincount(cells, minlength=table.numel()).to(table))
+
+
+def evaluate(site: Site, tensors: Tensors, options: Options) -> Reply:
+    """A participant's count tables on its own labelled images of a stage."""
+    share = site.share(str(options["stage"]))
+    if len(share) == 0:
+        return Reply({}, weight=0.0)
+    site.worker.load(tensors)
+    sizes = {name: int(options[name]) for name in ("known", "classes", "rows")}
+    return Reply(count_tables(site.worker, share, **sizes), metrics={"samples": float(len(share))})
+
+
+def ask_evaluation(state: State, participants: tuple[str, ...], known: int, classes: int) -> Sum:
+    """The ask by which a real federation evaluates a state; its total holds the summed tables."""
+    model = {name: state.tensors[name] for name in ("parameters", "buffers", "counters")}
+    options = {"stage": state.stage, "known": known, "classes": classes, "rows": len(state.classes)}
+    return Sum(participants, "evaluate", model, state.version, options)
+
+
+def measure(state: State, worker: Worker, test: Share, known: int, classes: int) -> Tables:
+    """Count tables of a state on test images, as NumPy."""
+    worker.load(state.tensors)
+    tables = count_tables(worker, test, known=known, classes=classes, rows=len(state.classes))
+    return {name: table.cpu().numpy() for name, table in tables.items()}
+
+
+def scores(tables: Tables) -> dict[str, object]:
+    """Every figure that ``results.json`` holds about one moment, in percent; None where there is nothing to say."""
+    known = len(tables["known"])
+    novel = tables["novel"]
+    headwise, joint = metrics.headwise(tables["known"], novel), metrics.joint(tables["joint"], known)
+    return {
+        "headwise": {"known": headwise.known, "novel": headwise.novel, "all": headwise.all},
+        "joint": {"known": joint.known, "novel": joint.novel, "all": joint.all},
+        "nmi": 100 * metrics.normalised_mutual_information(novel) if novel.size and novel.sum() else None,
+        "ari": 100 * metrics.adjusted_rand(novel) if novel.size and novel.sum() else None,
+    }

@@ -1,0 +1,82 @@
+"""Files that are whole or not there: atomic writes, and append-only lines that survive a cut."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from asterism.errors import AsterismError
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path whose file takes the place of ``path`` when the block ends well, and is removed when not."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield part
+        with part.open("rb") as stream:
+            os.fsync(stream.fileno())
+        part.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise AsterismError(
+            f"cannot write: {error.strerror}", where=str(path), fix="free some space or change the output folder, then resume"
+        ) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """``path`` holds ``text``, or what it held before."""
+    with replacing(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """``path`` holds ``value`` as JSON, or what it held before."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+class Lines:
+    """An append-only file of JSON objects; a last line that a cut left unfinished is taken off when it is opened."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            text = path.read_bytes()
+            whole = text.rfind(b"\n") + 1
+            if whole < len(text):
+                os.truncate(path, whole)
+
+    def append(self, line: dict[str, Any]) -> str:
+        """Adds one object as one line, handed to the operating system before this returns; gives the line."""
+        text = json.dumps(line, ensure_ascii=False)
+        try:
+            with self._path.open("a", encoding="utf-8") as stream:
+                stream.write(text + "\n")
+        except OSError as error:
+            raise AsterismError(
+                f"cannot write: {error.strerror}", where=str(self._path), fix="free some space, then resume"
+            ) from error
+        return text
+
+    def last(self) -> str | None:
+        """The last line, if any."""
+        if not self._path.exists():
+            return None
+        lines = self._path.read_text(encoding="utf-8").splitlines()
+        return lines[-1] if lines else None
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

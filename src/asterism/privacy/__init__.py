@@ -1,0 +1,1 @@
+"""What leaves a site: the ledger of it."""

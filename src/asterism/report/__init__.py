@@ -1,0 +1,1 @@
+"""Pictures and the self-contained page of a run, drawn from its folder alone."""

@@ -1,0 +1,127 @@
+"""The one look of every picture, and its way into a page: text stays text, and equal runs give equal bytes."""
+
+from __future__ import annotations
+
+import io
+import re
+import unicodedata
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec
+from xml.etree import ElementTree
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+INK, MUTED, RULE = "#1f2933", "#5f6b7a", "#d5dbe1"
+# From the palette of Okabe and Ito, told apart by colour-blind eyes; lightness differs too, for a grey print.
+BLUE, ORANGE, GREEN, SKY, RED, PINK = "#0072b2", "#e69f00", "#009e73", "#56b4e9", "#d55e00", "#cc79a7"
+PALETTE = (BLUE, ORANGE, GREEN, RED, SKY, PINK, INK)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+SHADES = "Blues"
+WIDTH = 9.0
+LONGEST_NAME = 22
+
+STYLE: dict[str, object] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9.5,
+    "text.color": INK,
+    "text.parse_math": False,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": False,
+    "grid.color": RULE,
+    "grid.linewidth": 0.7,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 4.5,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "figure.facecolor": "white",
+    "svg.fonttype": "none",
+    "svg.hashsalt": "asterism",
+}
+
+P = ParamSpec("P")
+
+
+def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """``draw`` in the report's look, whatever the reader's own matplotlib settings, which stay as they are."""
+
+    @wraps(draw)
+    def inside(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        with matplotlib.rc_context():
+            matplotlib.rcdefaults()
+            matplotlib.rcParams.update(STYLE)
+            return draw(*args, **kwargs)
+
+    return inside
+
+
+def canvas(height: float, width: float = WIDTH) -> tuple[Figure, Axes]:
+    """An empty figure, in inches, and its axes."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def shown(name: str, longest: int = LONGEST_NAME) -> str:
+    """A name as a picture can print it: one line, no control characters, not too long."""
+    plain = "".join("�" if unicodedata.category(c) in ("Cc", "Cs") else c for c in " ".join(name.split()))
+    return plain if len(plain) <= longest else plain[: longest - 1] + "…"
+
+
+def thinned(names: list[str], most: int) -> tuple[list[int], list[str]]:
+    """Positions and names of at most about ``most`` evenly spaced ticks."""
+    step = max(1, -(-len(names) // most))
+    positions = list(range(0, len(names), step))
+    return positions, [names[i] for i in positions]
+
+
+def svg(figure: Figure, name: str, label: str) -> str:
+    """The figure as an ``svg`` element for a page: ids begin with ``name``, and ``label`` says what it shows."""
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        # The reader's browser has the letters that the drawing font lacks: text is not turned into shapes.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        stream = io.BytesIO()
+        figure.savefig(stream, format="svg", metadata={"Date": None})
+    root = ElementTree.fromstring(stream.getvalue())
+    _without_extras(root)
+    for element in root.iter():
+        _rename(element, name)
+    for size in ("width", "height", "version"):
+        root.attrib.pop(size, None)
+    root.attrib.update({"role": "img", "aria-label": label})
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _without_extras(root: ElementTree.Element) -> None:
+    """Takes out what a page must not inherit: a style sheet for everything, and a record of the drawing."""
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag.rpartition("}")[2] in ("metadata", "style"):
+                parent.remove(child)
+
+
+def _rename(element: ElementTree.Element, name: str) -> None:
+    """Plain HTML names instead of name spaces, and ids that no other picture of the page has."""
+    element.tag = element.tag.rpartition("}")[2]
+    attributes = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
+    element.attrib.clear()
+    for key, value in attributes.items():
+        if key == "id":
+            value = f"{name}-{value}"
+        elif key == "href":
+            value = re.sub(r"^#", f"#{name}-", value)
+        element.set(key, value.replace("url(#", f"url(#{name}-"))

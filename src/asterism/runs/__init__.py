@@ -1,0 +1,1 @@
+"""Everything that touches the world: fleets, the driver, run folders."""

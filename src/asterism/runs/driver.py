@@ -1,0 +1,180 @@
+"""The driver: everything around a flow that the flow must not know — time, events, missed rounds, checkpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from asterism.aggregate import Outcome
+from asterism.errors import AsterismError
+from asterism.files import Lines
+from asterism.flow import Answer, Ask, State, Tensors, Total
+from asterism.runs.replay import Recorder
+from asterism.runs.store import RunFolder
+
+Scores = Mapping[str, Any]
+
+
+class Fleet(Protocol):
+    """Whatever answers asks: this process, real sites, or a stored run."""
+
+    def answer(self, ask: Ask) -> Answer:
+        """What the participants answer, failures included."""
+
+
+class Progress(Protocol):
+    """Where a run tells how far it is."""
+
+    def stage(self, name: str, rounds: int, done: int) -> None:
+        """A stage begins, or goes on after ``done`` rounds."""
+
+    def asked(self, ask: Ask) -> None:
+        """Participants begin to work on an ask."""
+
+    def replied(self, participant: str, outcome: Outcome) -> None:
+        """One participant answered or failed."""
+
+    def round(self, event: Mapping[str, Any]) -> None:
+        """An ask was answered."""
+
+    def measured(self, stage: str, round: int, scores: Scores) -> None:
+        """A state was measured on the test images."""
+
+
+def now() -> str:
+    """The time in UTC as events and the ledger write it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+@dataclass
+class Account:
+    """What the driver itself must remember over a cut; it is kept with every state."""
+
+    step: int = 0
+    images: int = 0  # trained on in this stage
+    seconds: float = 0.0  # spent on this stage
+    missed: int = 0  # rounds in a row
+    stages: list[dict[str, Any]] = field(default_factory=list)  # results of the stages that are done
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything but the step, which the checkpoint has itself."""
+        return {"images": self.images, "seconds": self.seconds, "missed": self.missed, "stages": self.stages}
+
+
+@dataclass
+class Driver:
+    """Runs flows over a fleet and keeps what they yield in a run folder."""
+
+    folder: RunFolder
+    fleet: Fleet
+    measure: Callable[[State], Scores]
+    progress: Progress
+    quorum: int = 1
+    patience: int = 3
+    evaluate_every: int = 1
+    keep_every: bool = False
+    recorder: Recorder | None = None
+    record: str = "none"
+    account: Account = field(default_factory=Account)
+
+    def __post_init__(self) -> None:
+        self._events = Lines(self.folder.path / "events.jsonl")
+        self._since = time.monotonic()
+
+    def event(self, name: str, **facts: Any) -> None:
+        """Appends one line to ``events.jsonl``."""
+        self._events.append({"at": now(), "event": name, **facts})
+
+    def ask(self, ask: Ask) -> Answer:
+        """The fleet's answer; below the quorum a total reads as nothing, and too many such rounds stop the run."""
+        self.progress.asked(ask)
+        started = time.monotonic()
+        answer = self.fleet.answer(ask)
+        if self.recorder is not None and (self.record == "all" or not isinstance(answer, Total)):
+            self.recorder.record(ask, answer)
+        replies = answer.replies if isinstance(answer, Total) else len(answer.replies)
+        missed = replies < self.quorum
+        told = _answered(ask, answer, replies, missed, time.monotonic() - started)
+        self.event("answered", **told)
+        self.progress.round(told)
+        self.account.images += int(told["images"])
+        self.account.missed = self.account.missed + 1 if missed else 0
+        if self.account.missed >= self.patience:
+            raise _no_quorum(ask, answer, self.account.missed, self.quorum)
+        if missed and isinstance(answer, Total):
+            return replace(answer, tensors={}, weight=0.0, contributors=0)
+        return answer
+
+    def keep(self, state: State) -> None:
+        """Keeps a state as the newest checkpoint, and measures it when its round is due."""
+        if self.evaluate_every and state.round % self.evaluate_every == 0:
+            self._measure(state)
+        self._write(state)
+
+    def finish(self, state: State, classes: int) -> Scores:
+        """Ends a stage: measures its last state, adds its results, keeps both."""
+        scores = self._measure(state)
+        self._tick()
+        done = {
+            "name": state.stage, "rounds": state.round, "seconds": round(self.account.seconds, 3),
+            "images": self.account.images, "true": classes, "estimated": None, **scores, "forgetting": None,
+        }  # fmt: skip
+        self.account.stages.append(done)
+        self.event("stage_finished", stage=state.stage, seconds=done["seconds"], images=done["images"])
+        self.account.images, self.account.seconds = 0, 0.0
+        self._write(state)
+        return scores
+
+    def _measure(self, state: State) -> Scores:
+        scores = self.measure(state)
+        self.event("evaluated", stage=state.stage, round=state.round, **scores)
+        self.progress.measured(state.stage, state.round, scores)
+        return scores
+
+    def _write(self, state: State) -> Path:
+        self._tick()
+        self.account.step += 1
+        file = self.folder.keep(self.account.step, state, self.account.as_json(), every=self.keep_every)
+        relative = file.relative_to(self.folder.path).as_posix()
+        self.event("kept", stage=state.stage, round=state.round, file=relative)
+        return file
+
+    def _tick(self) -> None:
+        instant = time.monotonic()
+        self.account.seconds += instant - self._since
+        self._since = instant
+
+
+def _answered(ask: Ask, answer: Answer, replies: int, missed: bool, seconds: float) -> dict[str, Any]:
+    if isinstance(answer, Total):
+        metrics: Mapping[str, float] = answer.metrics
+        up = _bytes(answer.tensors) * answer.contributors
+    else:
+        every = list(answer.replies.values())
+        metrics = {key: sum(r.metrics.get(key, 0.0) for r in every) for key in ("images", "loss", "steps")}
+        up = sum(_bytes(reply.tensors) for reply in every)
+    steps = metrics.get("steps", 0)
+    return {
+        "stage": ask.version.stage, "round": ask.version.round, "task": ask.task, "asked": list(ask.participants),
+        "replies": replies, "missed": missed, "seconds": round(seconds, 4), "images": int(metrics.get("images", 0)),
+        "failed": [vars(failure) for failure in answer.failures],
+        "loss": metrics["loss"] / steps if steps else None,
+        "bytes_up": up, "bytes_down": _bytes(ask.tensors) * len(ask.participants),
+    }  # fmt: skip
+
+
+def _bytes(tensors: Tensors) -> int:
+    return sum(value.nbytes for value in tensors.values())
+
+
+def _no_quorum(ask: Ask, answer: Answer, missed: int, quorum: int) -> AsterismError:
+    reasons = [f"{f.participant}: {f.reason}, {f.detail}" for f in answer.failures] or ["no participant answered"]
+    return AsterismError(
+        f"{missed} rounds in a row had fewer than {quorum} replies; the last said {reasons[0]}",
+        where=f"round {ask.version.round + 1} of stage {ask.version.stage}",
+        fix="mend the cause and resume the run; every reason is in events.jsonl",
+    )

@@ -1,0 +1,178 @@
+"""A run from its configuration to its report, begun in a new folder or taken up where an old one stopped."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from asterism.algorithms.known import known_stage, upright
+from asterism.data.images import Dataset
+from asterism.data.sources import load as load_images
+from asterism.data.split import load_split, make_split, save
+from asterism.errors import AsterismError
+from asterism.evaluation import Tables, measure, scores
+from asterism.experiment import Experiment, dump
+from asterism.experiment import load as load_experiment
+from asterism.files import write_json, write_text
+from asterism.flow import State, run
+from asterism.privacy.ledger import Ledger
+from asterism.report.page import write_report
+from asterism.runs.driver import Account, Driver, Progress, Scores, now
+from asterism.runs.replay import Recorder
+from asterism.runs.simulate import Simulation, seen_so_far, simulate
+from asterism.runs.store import RunFolder
+
+
+def new_folder(experiment: Experiment, out: Path | None = None) -> Path:
+    """The folder of a new run, holding its configuration; ``runs/<time>-<name>`` where none is given."""
+    if out is None:
+        out = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{experiment.name}"
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise AsterismError("the output folder is not empty", where=str(out), fix=f"another --out, or asterism resume {out}")
+    write_text(out / "config.toml", "".join(f"# {line}\n" for line in _circumstances()) + "\n" + dump(experiment))
+    return out
+
+
+def execute(folder: Path, progress: Progress) -> dict[str, Any]:
+    """Brings the run in ``folder`` to its end, from wherever it stands, and gives its results."""
+    if not (folder / "config.toml").exists():
+        raise AsterismError("not a run folder: it has no config.toml", where=str(folder))
+    experiment = load_experiment(folder / "config.toml")
+    with _locked(folder):
+        return _execute(folder, experiment, progress)
+
+
+def _execute(folder: Path, experiment: Experiment, progress: Progress) -> dict[str, Any]:
+    kept = RunFolder(folder)
+    dataset = load_images(experiment.data, seed=experiment.seed).dataset
+    simulation = _simulation(folder, experiment, dataset, kept)
+    driver = _driver(simulation, kept, progress)
+    state = _begin(simulation, kept, driver)
+    state = _known(simulation, driver, state, folder)
+    results = {"run": experiment.name, "seed": experiment.seed, "stages": driver.account.stages}
+    write_json(folder / "results.json", results)
+    driver.event("finished")
+    write_report(folder)
+    return results
+
+
+def _simulation(folder: Path, experiment: Experiment, dataset: Dataset, kept: RunFolder) -> Simulation:
+    path = folder / "split.json"
+    if path.exists():
+        split = load_split(path, dataset.train)
+    else:
+        split = make_split(dataset.train, experiment.split, experiment.seed)
+        save(split, path)
+    return simulate(experiment, dataset=dataset, split=split, stores=kept.stores)
+
+
+def _driver(simulation: Simulation, kept: RunFolder, progress: Progress) -> Driver:
+    experiment = simulation.experiment
+
+    def measured(state: State) -> Scores:
+        return scores(_tables(simulation, state))
+
+    simulation.fleet.gates = (Ledger(kept.path / "ledger.jsonl", now),)
+    simulation.fleet.watch = progress.replied
+    return Driver(
+        kept, simulation.fleet, measured, progress,
+        quorum=experiment.federation.quorum, patience=experiment.federation.patience,
+        evaluate_every=experiment.evaluation.every, keep_every=experiment.machine.keep == "all",
+        recorder=Recorder(kept.path), record=experiment.machine.record,
+    )  # fmt: skip
+
+
+def _begin(simulation: Simulation, kept: RunFolder, driver: Driver) -> State:
+    """The state to go on from: the newest kept one, or the first, which is kept so that even round 1 can be resumed."""
+    experiment, checkpoint = simulation.experiment, kept.newest()
+    if checkpoint is None:
+        driver.event(
+            "started", run=experiment.name, seed=experiment.seed, versions=versions(),
+            device=str(simulation.worker.device), participants=list(simulation.participants),
+        )  # fmt: skip
+        return simulation.state
+    driver.account = Account(checkpoint.step, **checkpoint.progress)
+    driver.event("resumed", stage=checkpoint.state.stage, round=checkpoint.state.round)
+    return checkpoint.state
+
+
+def _known(simulation: Simulation, driver: Driver, state: State, folder: Path) -> State:
+    """Runs the known stage to its end; nothing to do where it is done."""
+    experiment, stage = simulation.experiment, simulation.split.stages[0]
+    if any(done["name"] == stage.name for done in driver.account.stages):
+        return state
+    if state.round == 0:
+        driver.event("stage_started", stage=stage.name, rounds=experiment.known.rounds, classes=list(stage.classes))
+    driver.progress.stage(stage.name, experiment.known.rounds, state.round)
+    flow = known_stage(
+        state, simulation.participants, experiment.known, federation=experiment.federation, train=experiment.train,
+        augment=experiment.data.augment, seed=experiment.seed,
+    )  # fmt: skip
+    final = upright(run(flow, driver.ask, driver.keep), simulation.worker)
+    driver.finish(final, len(stage.classes))
+    _write_tables(folder, simulation, final)
+    return final
+
+
+def _tables(simulation: Simulation, state: State) -> Tables:
+    """Count tables of a state on the test images of every class met up to its stage."""
+    stages = simulation.split.stages
+    met = stages[: [stage.name for stage in stages].index(state.stage) + 1]
+    classes = sum(len(stage.classes) for stage in met)
+    test = seen_so_far(simulation.test, classes)
+    return measure(state, simulation.worker, test, len(stages[0].classes), classes)
+
+
+def _write_tables(folder: Path, simulation: Simulation, state: State) -> None:
+    tables = _tables(simulation, state)
+    classes = [name for stage in simulation.split.stages for name in stage.classes][: len(tables["joint"])]
+    counts = {name: np.asarray(table).astype(int).tolist() for name, table in tables.items()}
+    write_json(
+        folder / "tables" / f"{state.stage}.json",
+        {"format": 1, "stage": state.stage, "classes": classes, "rows": list(state.classes), **counts},
+    )
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes."""
+    names = ("asterism", "torch", "numpy", "scipy", "scikit-learn")
+    return {"python": platform.python_version()} | {name: _version(name) for name in names}
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:  # run from a source tree that is not installed
+        return "not installed"
+
+
+def _circumstances() -> list[str]:
+    lines = [", ".join(f"{name} {version}" for name, version in versions().items()), platform.platform()]
+    described = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=Path(__file__).parent, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return lines + ([f"git {described.stdout.strip()}"] if described.returncode == 0 else [])
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Nobody else works in ``folder`` while the block runs; the lock goes with the process, however it ends."""
+    descriptor = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise AsterismError("another process works on this run", where=str(folder), fix="wait for it, or stop it") from None
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,109 @@
+"""A federation on one machine: images, split, network and fleet of an experiment, ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from asterism.algorithms import TASKS
+from asterism.data.images import Dataset, ImageSet
+from asterism.data.sources import load as load_images
+from asterism.data.split import FederationSplit, make_split
+from asterism.errors import AsterismError
+from asterism.experiment import Experiment
+from asterism.flow import State
+from asterism.model import Worker
+from asterism.runs.inprocess import InProcess
+from asterism.runs.store import Stores
+from asterism.site import Share, Site
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Everything a flow needs to run in this process."""
+
+    experiment: Experiment
+    split: FederationSplit
+    worker: Worker
+    fleet: InProcess
+    test: Share  # every test image of the federation's classes
+    state: State  # before the first round
+
+    @property
+    def participants(self) -> tuple[str, ...]:
+        """Names of all participants."""
+        return self.split.participants
+
+
+def simulate(
+    experiment: Experiment, *, dataset: Dataset | None = None, split: FederationSplit | None = None,
+    stores: Stores | None = None,
+) -> Simulation:
+    """The simulated federation of an experiment; images and split may be given instead of loaded and drawn."""
+    device = computing_device(experiment.machine.device)
+    if experiment.machine.threads:
+        torch.set_num_threads(experiment.machine.threads)
+    dataset = dataset or load_images(experiment.data, seed=experiment.seed).dataset
+    split = split or make_split(dataset.train, experiment.split, experiment.seed)
+    _require_clients(experiment, split.participants)
+    classes = [name for stage in split.stages for name in stage.classes]
+    train, test = dataset.train.to(device), dataset.test.to(device)
+    known = split.stages[0].classes
+    rows = experiment.known.rows(len(known))
+    worker = Worker.of(experiment.model, train.shape, rows, experiment.seed, str(device))
+    stores = stores or Stores()
+    targets = positions(train, classes)
+    shares = {stage.name: stage.shares for stage in split.stages}
+
+    def site(name: str) -> Site:
+        def share(stage: str) -> Share:
+            return Share(train, targets, shares[stage][name].to(device))
+
+        return Site(name, share, stores.of(name), worker)
+
+    fleet = InProcess(site, split.participants, TASKS, deadline=experiment.federation.deadline)
+    state = State("known", 0, worker.take(), worker.layout.id, known)
+    return Simulation(experiment, split, worker, fleet, _test_share(test, classes), state)
+
+
+def positions(images: ImageSet, classes: Sequence[str]) -> Tensor:
+    """The position of each image's class in ``classes``; −1 for classes that are not in it and for no label."""
+    place = {name: i for i, name in enumerate(classes)}
+    table = torch.tensor([*(place.get(name, -1) for name in images.classes), -1], device=images.labels.device)
+    return table[images.labels]  # a label of −1 reads the last entry
+
+
+def seen_so_far(test: Share, classes: int) -> Share:
+    """The test images of the first ``classes`` classes, which is what a state can be measured on."""
+    of_those = test.targets[test.indices] < classes
+    return Share(test.images, test.targets, test.indices[of_those])
+
+
+def computing_device(name: str) -> torch.device:
+    """The device called ``name``; "auto" is the first GPU where there is one, else the CPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise AsterismError(f"cannot compute on {name!r}: {reason}", where="machine.device", fix='"cpu" or "auto"') from None
+    return device
+
+
+def _test_share(test: ImageSet, classes: Sequence[str]) -> Share:
+    targets = positions(test, classes)
+    return Share(test, targets, (targets >= 0).nonzero().flatten())
+
+
+def _require_clients(experiment: Experiment, participants: Sequence[str]) -> None:
+    clients = experiment.federation.clients
+    if clients > len(participants):
+        raise AsterismError(
+            f"{clients} clients a round, but only {len(participants)} participants",
+            where="federation.clients", fix=f"--set federation.clients={len(participants)}",
+        )  # fmt: skip

@@ -1,0 +1,183 @@
+"""The run folder: states as safetensors, the participants' own stores beside them, no pickle anywhere.
+
+A state file is the commit of its round: the participants' entries of that round are written before it, under names
+that carry the round, and entries from a later round than the newest state are dropped on resume. A run that is cut
+at any instant therefore goes on from a moment at which server and participants agree.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from asterism.errors import AsterismError
+from asterism.flow import State, Tensors
+from asterism.files import replacing
+
+FORMAT = "1"
+STATE = re.compile(r"(?P<stage>.+)-round(?P<round>\d+)\.safetensors")
+ENTRY = re.compile(r"(?P<key>.+)@(?P<step>\d+)\.safetensors")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A kept state with the step it was kept at and what the driver knew then."""
+
+    step: int
+    state: State
+    progress: Mapping[str, Any]
+
+
+class RunFolder:
+    """One run on disk. ``step`` counts kept states over all stages and orders everything in the folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.stores = Stores(path / "sites")
+
+    def keep(self, step: int, state: State, progress: Mapping[str, Any], *, every: bool = False) -> Path:
+        """Writes a checkpoint; earlier rounds of the stage go, unless ``every`` state is to stay."""
+        self.stores.write(step)
+        header = {
+            "format": FORMAT, "step": str(step), "stage": state.stage, "round": str(state.round), "layout": state.layout,
+            "classes": json.dumps(state.classes), "progress": json.dumps(progress),
+        }  # fmt: skip
+        file = self.path / "states" / f"{state.stage}-round{state.round:03d}.safetensors"
+        write_tensors(file, state.tensors, header)
+        self.stores.forget(step)
+        if not every:
+            for older in self._states(state.stage):
+                if older != file:
+                    older.unlink()
+        return file
+
+    def newest(self) -> Checkpoint | None:
+        """The newest checkpoint, with the participants' stores put back to its step; None before the first."""
+        files = self._states()
+        if not files:
+            return None
+        checkpoint = read_checkpoint(max(files, key=lambda file: int(_header(file)["step"])))
+        self.stores.restore(checkpoint.step)
+        return checkpoint
+
+    def _states(self, stage: str | None = None) -> list[Path]:
+        found = []
+        for file in (self.path / "states").glob("*.safetensors"):
+            match = STATE.fullmatch(file.name)
+            if match and not file.name.startswith(".") and stage in (None, match["stage"]):
+                found.append(file)
+        return sorted(found)
+
+
+def read_checkpoint(file: Path) -> Checkpoint:
+    """The checkpoint in ``file``, refused with a sentence where it is damaged or of another format."""
+    tensors, header = read_tensors(file)
+    if header.get("format") != FORMAT:
+        raise AsterismError(f"state format {header.get('format')!r} is not known", where=str(file))
+    state = State(
+        header["stage"], int(header["round"]), tensors, header["layout"], tuple(json.loads(header["classes"]))
+    )
+    return Checkpoint(int(header["step"]), state, json.loads(header["progress"]))
+
+
+class Stores:
+    """The local stores of simulated participants, in memory and, at every checkpoint, on disk."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._stores: dict[str, LocalStore] = {}
+
+    def of(self, participant: str) -> LocalStore:
+        """The store of one participant, made when first asked for."""
+        return self._stores.setdefault(participant, LocalStore())
+
+    def write(self, step: int) -> None:
+        """Writes every entry that changed since the last checkpoint."""
+        if self._path is None:
+            return
+        for participant, store in self._stores.items():
+            for key in sorted(store.changed):
+                file = self._path / quote(participant, safe="") / f"{quote(key, safe='')}@{step:06d}.safetensors"
+                write_tensors(file, store[key], {"format": FORMAT})
+            store.changed.clear()
+
+    def forget(self, step: int) -> None:
+        """Removes entries that a newer one, no newer than ``step``, has replaced."""
+        newest: dict[tuple[str, str], tuple[int, Path]] = {}
+        for participant, key, at, file in self._entries():
+            if at > step:
+                continue
+            kept = newest.get((participant, key))
+            if kept is not None:
+                min(kept, (at, file))[1].unlink()
+            newest[participant, key] = max(kept, (at, file)) if kept else (at, file)
+
+    def restore(self, step: int) -> None:
+        """Puts every store back to what it was at ``step``; what came later is removed."""
+        self._stores.clear()
+        for _, _, at, file in self._entries():
+            if at > step:
+                file.unlink()
+        self.forget(step)
+        for participant, key, _, file in self._entries():
+            self.of(participant)[key] = read_tensors(file)[0]
+        for store in self._stores.values():
+            store.changed.clear()
+
+    def _entries(self) -> Iterator[tuple[str, str, int, Path]]:
+        if self._path is None:
+            return
+        for file in sorted(self._path.glob("*/*.safetensors")):
+            match = ENTRY.fullmatch(file.name)
+            if match and not file.name.startswith("."):
+                yield unquote(file.parent.name), unquote(match["key"]), int(match["step"]), file
+
+
+class LocalStore(dict[str, Tensors]):
+    """A participant's own store, which remembers what changed since it was last written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changed: set[str] = set()
+
+    def __setitem__(self, key: str, value: Tensors) -> None:
+        self.changed.add(key)
+        super().__setitem__(key, value)
+
+
+def write_tensors(file: Path, tensors: Tensors, header: Mapping[str, str]) -> None:
+    """``file`` holds the tensors and the header, or what it held before."""
+    with replacing(file) as part:
+        try:
+            save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, part, dict(header))
+        except SafetensorError as error:  # how the library reports a full disk
+            raise OSError(0, str(error)) from error
+
+
+def _header(file: Path) -> dict[str, str]:
+    with _opened(file) as opened:
+        return dict(opened.metadata() or {})
+
+
+def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the header in ``file``."""
+    with _opened(file) as opened:
+        return {name: opened.get_tensor(name) for name in opened.keys()}, dict(opened.metadata() or {})  # noqa: SIM118
+
+
+def _opened(file: Path) -> Any:
+    try:
+        return safe_open(file, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise AsterismError(
+            f"damaged state file: {error}", where=str(file), fix="remove it to go on from the state before, if kept"
+        ) from error

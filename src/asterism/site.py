@@ -1,0 +1,55 @@
+"""What a participant task is given: local images, the local store, and a network to work with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from asterism.data.images import ImageSet
+from asterism.flow import Ask, Options, Reply, Tensors
+from asterism.model import Worker
+
+Store = MutableMapping[str, Tensors]
+
+
+@dataclass(frozen=True)
+class Share:
+    """The images of one participant in one stage: rows of a set that all participants of a machine share.
+
+    ``targets`` gives every image of the set its position in the federation's class order; those of other stages are
+    never looked at.
+    """
+
+    images: ImageSet
+    targets: Tensor
+    indices: Tensor
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+@dataclass(frozen=True)
+class Site:
+    """One participant, as its tasks see it."""
+
+    name: str
+    share: Callable[[str], Share]  # by stage
+    store: Store
+    worker: Worker
+
+
+Task = Callable[[Site, Tensors, Options], Reply]
+Gate = Callable[[str, Ask, Reply], Reply]
+
+
+def perform(site: Site, ask: Ask, tasks: Mapping[str, Task], gates: Sequence[Gate] = ()) -> Reply:
+    """A participant's answer to an order: the one door through which anything leaves a site.
+
+    The reply is stamped with the version it answers and passes every gate (ledger, later noise and floors) in turn.
+    """
+    reply = replace(tasks[ask.task](site, ask.tensors, ask.options), version=ask.version)
+    for gate in gates:
+        reply = gate(site.name, ask, reply)
+    return reply
