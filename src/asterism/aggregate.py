@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -22,8 +23,11 @@ def refusal(ask: Ask, reply: Reply) -> str | None:
         sent = ask.tensors.get(name)
         if sent is not None and (sent.shape != value.shape or sent.dtype != value.dtype):
             return f"{name} is {_shape(value)}, sent was {_shape(sent)}"
-        if value.is_floating_point() and not torch.isfinite(value).all():
-            return f"{name} holds values that are not finite"
+        if not _can_be_added(value, reply.weight):
+            return f"{name} holds values that are not finite, or not once weighted by {reply.weight}"
+    for name, amount in reply.metrics.items():
+        if not math.isfinite(amount):
+            return f"metric {name} is {amount}"
     return None
 
 
@@ -43,7 +47,7 @@ class Fold:
         if reply.tensors.keys() != self._tensors.keys():
             return f"sends {sorted(reply.tensors)}, the others {sorted(self._tensors)}"
         for name, value in reply.tensors.items():
-            if value.shape != self._tensors[name].shape:
+            if value.shape != self._tensors[name].shape or value.dtype != self._tensors[name].dtype:
                 return f"{name} is {_shape(value)}, the others send {_shape(self._tensors[name])}"
         return None
 
@@ -63,9 +67,7 @@ class Fold:
 
     def total(self, failures: tuple[Failure, ...] = ()) -> Total:
         """Everything added so far."""
-        return Total(
-            self._tensors, self._weight, self._replies, self._contributors, self._metrics, failures
-        )
+        return Total(self._tensors, self._weight, self._replies, self._contributors, self._metrics, failures)
 
 
 def answered(ask: Ask, outcomes: Iterable[tuple[str, Outcome]]) -> Answer:
@@ -87,6 +89,13 @@ def answered(ask: Ask, outcomes: Iterable[tuple[str, Outcome]]) -> Answer:
     if isinstance(ask, Collect):
         return Answers(replies, tuple(failures))
     return fold.total(tuple(failures))
+
+
+def _can_be_added(value: Tensor, weight: float) -> bool:
+    """Whether weight·value is finite throughout; one look at the largest entry tells, NaN being larger than all."""
+    if not value.is_floating_point() or value.numel() == 0:
+        return True
+    return bool(torch.isfinite(value.abs().amax() * weight))
 
 
 def _first(value: Tensor, weight: float) -> Tensor:

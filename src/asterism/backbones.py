@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +24,7 @@ class Block(nn.Module):
         self.bn2 = nn.BatchNorm2d(outputs)
         self.shortcut = nn.Sequential()
         if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
-            )
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output for feature maps ``x``."""
@@ -36,13 +35,9 @@ class Block(nn.Module):
 class ResNet(nn.Module):
     """A ResNet for images of 8 pixels and up: 3×3 stem of stride 1, no max-pool, global average pool, z ≥ 0."""
 
-    features = 512
-
     def __init__(self, channels: int, blocks: tuple[int, int, int, int]) -> None:
         super().__init__()
-        self.stem = nn.Sequential(
-            nn.Conv2d(channels, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU()
-        )
+        self.stem = nn.Sequential(nn.Conv2d(channels, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU())
         stages, width = [], 64
         for i, count in enumerate(blocks):
             for j in range(count):
@@ -63,14 +58,16 @@ class ResNet(nn.Module):
 class Small(nn.Module):
     """Three convolutions: enough for digits, seconds on a CPU."""
 
-    features = 64
-
     def __init__(self, channels: int) -> None:
         super().__init__()
         widths, layers = (channels, 32, 64, 64), list[nn.Module]()
-        for i, (inputs, outputs) in enumerate(zip(widths, widths[1:], strict=False)):
+        for i, (inputs, outputs) in enumerate(pairwise(widths)):
             stride = 1 if i == 0 else 2
-            layers += [nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+            layers += [
+                nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False),
+                nn.BatchNorm2d(outputs),
+                nn.ReLU(),
+            ]
         self.layers = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -96,8 +93,9 @@ def backbone(name: str, channels: int) -> nn.Module:
         raise AsterismError(f"no backbone called {name!r}", where="model.name", fix=f"{known}, or package.module:Class")
     try:
         made = getattr(importlib.import_module(module), attribute)(channels)
-    except (ImportError, AttributeError, TypeError) as error:
-        raise AsterismError(f"cannot build {name!r}: {error}", where="model.name") from error
+    except Exception as error:  # a user's module may raise anything
+        reason = str(error).partition("\n")[0]
+        raise AsterismError(f"cannot build {name!r}: {type(error).__name__}: {reason}", where="model.name") from error
     if not isinstance(made, nn.Module):
         raise AsterismError(f"{name!r} made a {type(made).__name__}, not an nn.Module", where="model.name")
     return made
@@ -105,12 +103,13 @@ def backbone(name: str, channels: int) -> nn.Module:
 
 def width(extractor: nn.Module, shape: tuple[int, int, int]) -> int:
     """The number of features ``extractor`` gives for one image of ``shape``, found by asking it."""
-    known = getattr(extractor, "features", None)
-    if isinstance(known, int):
-        return known
     training = extractor.training
-    with torch.no_grad():
-        z = extractor.eval()(torch.zeros(1, *shape))
+    try:
+        with torch.no_grad():
+            z = extractor.eval()(torch.zeros(1, *shape))
+    except Exception as error:  # a user's module may raise anything
+        reason = str(error).partition("\n")[0]
+        raise AsterismError(f"the backbone takes no images of shape {shape}: {reason}", where="model.name") from error
     extractor.train(training)
     if not isinstance(z, Tensor) or z.ndim != 2:
         raise AsterismError("the backbone must map (n, c, h, w) images to (n, d) features", where="model.name")

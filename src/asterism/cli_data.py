@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Benchmarks and image files.")
 
-Root = Annotated[
-    str, typer.Option(help="Where benchmarks lie; else $ASTERISM_DATA or the user's cache folder.")
-]
+Root = Annotated[str, typer.Option(help="Where benchmarks lie; else $ASTERISM_DATA or the user's cache folder.")]
 MIB = 1 << 20
 
 

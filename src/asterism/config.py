@@ -1,4 +1,4 @@
-"""Settings as frozen values: TOML in, overrides by dotted key, and errors that name the key and the nearest right one."""
+"""Settings as frozen values: TOML in, overrides by dotted key, errors that name the key and the nearest right one."""
 
 from __future__ import annotations
 
@@ -34,13 +34,11 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def override(tables: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
     """A copy of ``tables`` with each ``a.b=c`` put in place; list items by index (``novel.0.rounds=4``)."""
-    result = _copy(tables)
+    result: dict[str, Any] = _copy(tables)
     for assignment in assignments:
         dotted, equals, text = assignment.partition("=")
         if not equals or not dotted.strip():
-            raise AsterismError(
-                f"--set takes key=value, got {assignment!r}", fix="for example --set known.rounds=4"
-            )
+            raise AsterismError(f"--set takes key=value, got {assignment!r}", fix="for example --set known.rounds=4")
         _put(result, dotted.strip().split("."), _value(text.strip()), where=dotted.strip())
     return result
 
@@ -77,9 +75,7 @@ def _put(tables: Any, keys: list[str], value: Any, *, where: str) -> None:
     for key, following in zip(keys, [*keys[1:], None], strict=True):
         here: Any = int(key) if isinstance(tables, list) and key.isdigit() else key
         if isinstance(tables, list) and (not isinstance(here, int) or here >= len(tables)):
-            raise AsterismError(
-                f"{key!r} is no item of a list of {len(tables)}", where=where, fix="items count from 0"
-            )
+            raise AsterismError(f"{key!r} is no item of a list of {len(tables)}", where=where, fix="items count from 0")
         if following is None:
             tables[here] = value
             return

@@ -28,7 +28,7 @@ def count_tables(
     """Float tables of counts: ``known`` (C_L × C_L), ``novel`` (C_U × novel rows), ``joint`` (C × rows).
 
     Of the ``classes`` true classes and ``rows`` head rows, those from ``known`` on are novel. Rows of the network
-    past ``rows`` stand for no class (turned images) and are never predicted.
+    past ``rows`` stand for no class (turned images) and are never predicted. Images without a label are left out.
     """
     worker.network.eval()
     tables = {
@@ -36,7 +36,7 @@ def count_tables(
         "novel": torch.zeros(classes - known, rows - known, device=worker.device),
         "joint": torch.zeros(classes, rows, device=worker.device),
     }
-    for chosen in share.indices.split(batch):
+    for chosen in torch.split(labelled(share), batch):
         targets = share.targets[chosen]
         logits = worker.network(plain(share.images.pixels[chosen]))[:, :rows]
         _count(tables["joint"], targets, logits)
@@ -44,6 +44,11 @@ def count_tables(
         _count(tables["known"], targets[is_known], logits[is_known, :known])
         _count(tables["novel"], targets[~is_known] - known, logits[~is_known, known:])
     return tables
+
+
+def labelled(share: Share) -> Tensor:
+    """The indices of a share's images whose class is known."""
+    return share.indices[share.targets[share.indices] >= 0]
 
 
 def _count(table: Tensor, targets: Tensor, logits: Tensor) -> None:
@@ -56,17 +61,18 @@ def _count(table: Tensor, targets: Tensor, logits: Tensor) -> None:
 def evaluate(site: Site, tensors: Tensors, options: Options) -> Reply:
     """A participant's count tables on its own labelled images of a stage."""
     share = site.share(str(options["stage"]))
-    if len(share) == 0:
+    images = len(labelled(share))
+    if images == 0:
         return Reply({}, weight=0.0)
     site.worker.load(tensors)
     sizes = {name: int(options[name]) for name in ("known", "classes", "rows")}
-    return Reply(count_tables(site.worker, share, **sizes), metrics={"samples": float(len(share))})
+    return Reply(count_tables(site.worker, share, **sizes), metrics={"samples": float(images)})
 
 
 def ask_evaluation(state: State, participants: tuple[str, ...], known: int, classes: int) -> Sum:
     """The ask by which a real federation evaluates a state; its total holds the summed tables."""
     model = {name: state.tensors[name] for name in ("parameters", "buffers", "counters")}
-    options = {"stage": state.stage, "known": known, "classes": classes, "rows": len(state.classes)}
+    options: Options = {"stage": state.stage, "known": known, "classes": classes, "rows": len(state.classes)}
     return Sum(participants, "evaluate", model, state.version, options)
 
 

@@ -73,7 +73,9 @@ class Experiment(Section):
     @model_validator(mode="after")
     def _fits_together(self) -> Experiment:
         if len(self.novel) > len(self.split.novel):
-            raise ValueError(f"{len(self.novel)} novel stages, but split.novel gives classes to {len(self.split.novel)}")
+            raise ValueError(
+                f"{len(self.novel)} novel stages, but split.novel gives classes to {len(self.split.novel)}"
+            )
         if self.federation.quorum > self.federation.clients:
             raise ValueError(
                 f"federation.quorum = {self.federation.quorum} can never be met by {self.federation.clients} clients"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +15,27 @@ from asterism.errors import AsterismError
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path whose file takes the place of ``path`` when the block ends well, and is removed when not."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         yield part
         with part.open("rb") as stream:
             os.fsync(stream.fileno())
         part.replace(path)
         _sync_folder(path.parent)
     except OSError as error:
-        raise AsterismError(
-            f"cannot write: {error.strerror}", where=str(path), fix="free some space or change the output folder, then resume"
-        ) from error
+        raise _cannot_write(path, error) from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # a folder that could not be made holds nothing to remove
+            part.unlink(missing_ok=True)
+
+
+def _cannot_write(path: Path, error: OSError) -> AsterismError:
+    return AsterismError(
+        f"cannot write: {error.strerror}",
+        where=str(path),
+        fix="free some space or mend the folder; nothing kept is lost",
+    )
 
 
 def write_text(path: Path, text: str) -> None:
@@ -61,17 +68,19 @@ class Lines:
             with self._path.open("a", encoding="utf-8") as stream:
                 stream.write(text + "\n")
         except OSError as error:
-            raise AsterismError(
-                f"cannot write: {error.strerror}", where=str(self._path), fix="free some space, then resume"
-            ) from error
+            raise _cannot_write(self._path, error) from error
         return text
 
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Every object in the file."""
+        return (json.loads(line) for line in self._texts())
+
     def last(self) -> str | None:
-        """The last line, if any."""
-        if not self._path.exists():
-            return None
-        lines = self._path.read_text(encoding="utf-8").splitlines()
-        return lines[-1] if lines else None
+        """The last line as it stands in the file, if any."""
+        return next(reversed(self._texts()), None)
+
+    def _texts(self) -> list[str]:
+        return self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
 
 
 def _sync_folder(folder: Path) -> None:

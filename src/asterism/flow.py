@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -113,8 +113,7 @@ class Total:
         if self.weight == 0:
             return {}
         return {
-            name: value / self.weight if value.is_floating_point() else value
-            for name, value in self.tensors.items()
+            name: value / self.weight if value.is_floating_point() else value for name, value in self.tensors.items()
         }
 
 
@@ -127,7 +126,8 @@ class Answers:
 
 
 Answer = Total | Answers
-Flow = Generator[Ask | State, Answer | None, State]
+# What a flow receives depends on what it yielded: Total for a Sum, Answers for a Collect, nothing for a State.
+Flow = Generator[Ask | State, Any, State]
 
 
 def run(flow: Flow, ask: Callable[[Ask], Answer], keep: Callable[[State], None]) -> State:
@@ -139,7 +139,8 @@ def run(flow: Flow, ask: Callable[[Ask], Answer], keep: Callable[[State], None])
         except StopIteration as end:
             final: State = end.value
             return final
-        if isinstance(step, Ask):
-            answer = ask(step)
+        if isinstance(step, State):
+            keep(step)
+            answer = None
         else:
-            answer = keep(step)
+            answer = ask(step)

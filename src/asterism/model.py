@@ -47,7 +47,7 @@ class Network(nn.Module):
         self.register_buffer("std", torch.tensor(architecture.std).view(-1, 1, 1), persistent=False)
 
     def represent(self, images: Tensor) -> Tensor:
-        """z = f_θ(x): (n, d) representations of images (n, c, h, w) in [0, 1]."""
+        """Representations z = f_θ(x), (n, d), of images (n, c, h, w) in [0, 1]."""
         z: Tensor = self.extractor((images - self.mean) / self.std)
         return z
 
@@ -64,6 +64,13 @@ class Network(nn.Module):
 
 def network(architecture: Architecture, shape: tuple[int, int, int], rows: int, seed: int) -> Network:
     """A freshly initialised network for images of ``shape``; the process-wide generator is left as it was."""
+    for name, values in (("mean", architecture.mean), ("std", architecture.std)):
+        if len(values) not in (1, shape[0]):
+            raise AsterismError(
+                f"{len(values)} values for images of {shape[0]} channels",
+                where=f"model.{name}",
+                fix="one each, or one for all",
+            )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(number(seed, "weights"))
         extractor = backbones.backbone(architecture.name, shape[0])
@@ -124,7 +131,12 @@ class Worker:
 
     @classmethod
     def of(
-        cls, architecture: Architecture, shape: tuple[int, int, int], rows: int, seed: int, device: str = "cpu"
+        cls,
+        architecture: Architecture,
+        shape: tuple[int, int, int],
+        rows: int,
+        seed: int,
+        device: str = "cpu",
     ) -> Worker:
         """A worker with the freshly initialised network of a run."""
         return cls(lambda n: network(architecture, shape, n, seed), rows, device)
@@ -164,6 +176,9 @@ class Worker:
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes over a model's vectors; a longer or shorter head is rebuilt, anything else that differs is refused."""
         parameters = tensors["parameters"]
+        for name, own in (("buffers", self.buffers), ("counters", self.counters)):
+            if tensors[name].shape != own.shape:
+                raise ValueError(f"{tensors[name].numel()} {name} are not the {own.numel()} of this network")
         if parameters.numel() != self.layout.size:
             head = parameters.numel() - self.layout.extractor_size
             if head <= 0 or head % self.layout.features:
@@ -220,7 +235,7 @@ def _flat(values: Iterable[Tensor], device: torch.device, dtype: torch.dtype) ->
 
 
 def _views(vector: Tensor, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    pieces = vector.split([_length(shape) for shape in shapes.values()])
+    pieces = torch.split(vector, [_length(shape) for shape in shapes.values()])
     return {name: piece.view(shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
 
 

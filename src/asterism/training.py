@@ -19,7 +19,7 @@ from asterism.site import Share
 class Train(Section):
     """Local training; batch, learning rate and epochs are the paper's, the rest it leaves open (departures.md)."""
 
-    batch: Annotated[int, Field(ge=1)] = 256
+    batch: Annotated[int, Field(ge=2)] = 256  # one image gives no batch statistics
     local_epochs: Annotated[int, Field(ge=1)] = 10
     lr: Annotated[float, Field(gt=0)] = 0.05
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
@@ -83,8 +83,15 @@ class Fitted:
 
 
 def fit(
-    worker: Worker, share: Share, step: Step, train: Train, *, lr: float, rng: torch.Generator,
-    term: Term | None = None, frozen_rows: int = 0,
+    worker: Worker,
+    share: Share,
+    step: Step,
+    train: Train,
+    *,
+    lr: float,
+    rng: torch.Generator,
+    term: Term | None = None,
+    frozen_rows: int = 0,
 ) -> Fitted:
     """Trains the worker's network on a share by SGD; the first ``frozen_rows`` head rows keep their bits."""
     term = term or Term()
@@ -111,7 +118,7 @@ def batches(indices: Tensor, train: Train, rng: torch.Generator) -> Iterator[Ten
     """Mini-batches of image rows, shuffled anew each epoch; a left-over of a single image is left out."""
     for _ in range(train.local_epochs):
         order = torch.randperm(len(indices), generator=rng).to(indices.device)
-        for chosen in order.split(train.batch):
+        for chosen in torch.split(order, train.batch):
             if len(chosen) > 1 or len(indices) == 1:
                 yield indices[chosen]
 

@@ -55,9 +55,7 @@ def classes_held(counts: Ints) -> Ints:
 
 @pytest.mark.parametrize("name", PARTITIONS)
 @given(labels=label_sets, participants=st.integers(1, 12), alpha=alphas, seed=st.integers(0, 99))
-def test_every_image_has_one_owner(
-    name: str, labels: Ints, participants: int, alpha: float, seed: int
-) -> None:
+def test_every_image_has_one_owner(name: str, labels: Ints, participants: int, alpha: float, seed: int) -> None:
     owners = PARTITIONS[name](labels, participants, alpha, generator(seed))
     assert owners.shape == labels.shape
     assert owners.dtype == np.int64
@@ -108,12 +106,8 @@ def test_iid_mixes_every_class_everywhere() -> None:
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
-@pytest.mark.parametrize(
-    ("classes", "images", "participants"), [(1, 30, 7), (5, 3, 10), (4, 10, 1), (1, 1, 4)]
-)
-def test_few_classes_few_images_few_participants(
-    name: str, classes: int, images: int, participants: int
-) -> None:
+@pytest.mark.parametrize(("classes", "images", "participants"), [(1, 30, 7), (5, 3, 10), (4, 10, 1), (1, 1, 4)])
+def test_few_classes_few_images_few_participants(name: str, classes: int, images: int, participants: int) -> None:
     labels = balanced(classes, images)
     counts = counted(labels, PARTITIONS[name](labels, participants, 0.1, generator()), participants)
     assert (counts.sum(axis=0) == images).all()
@@ -121,9 +115,7 @@ def test_few_classes_few_images_few_participants(
 
 def test_class_numbers_may_have_gaps() -> None:
     labels = np.repeat([3, 80, 99], 40)
-    with_gaps, without = (
-        client_wise(each, 6, 0.1, generator()) for each in (labels, np.repeat([0, 1, 2], 40))
-    )
+    with_gaps, without = (client_wise(each, 6, 0.1, generator()) for each in (labels, np.repeat([0, 1, 2], 40)))
     assert np.array_equal(with_gaps, without)
 
 
@@ -175,7 +167,7 @@ def test_the_prior_makes_frequent_classes_frequent() -> None:
 
 def test_no_participant_number_is_the_last_to_be_served() -> None:
     held = classes_held(drawn("client", 0.1)).reshape(DRAWS, 10)
-    assert held.mean(axis=0) == pytest.approx(np.full(10, held.mean()), abs=1.5)
+    assert held[:, :3].mean() == pytest.approx(held[:, -3:].mean(), abs=1)
 
 
 def test_log_dirichlet_has_the_means_and_variances_of_a_dirichlet() -> None:

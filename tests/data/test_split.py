@@ -92,11 +92,15 @@ def test_every_labelled_image_of_a_stage_is_used_once_and_no_other(
 @pytest.mark.parametrize("partition", PARTITIONS)
 def test_another_stage_leaves_earlier_ones_as_they_were(train: ImageSet, partition: str) -> None:
     few, many = (
-        make_split(train, settings(novel=novel, order="seed", partition=partition), 5)
-        for novel in ([2], [2, 1, 1])
+        make_split(train, settings(novel=novel, order="seed", partition=partition), 5) for novel in ([2], [2, 1, 1])
     )
     assert [stage.name for stage in many.stages] == ["known", "novel-1", "novel-2", "novel-3"]
     assert all(same(one, other) for one, other in zip(few.stages, many.stages, strict=False))
+
+
+def test_stages_of_one_size_are_drawn_apart(train: ImageSet) -> None:
+    _, first, second = make_split(train, settings(novel=[2, 2]), 5).stages
+    assert any((first.shares[name] + 2).tolist() != share.tolist() for name, share in second.shares.items())
 
 
 def test_same_seed_gives_the_same_split_and_another_seed_another(train: ImageSet) -> None:
@@ -250,7 +254,7 @@ def test_check_names_an_index_outside_the_data(train: ImageSet, index: int) -> N
 @pytest.mark.parametrize("partition", PARTITIONS)
 def test_a_saved_split_comes_back_as_it_was(train: ImageSet, tmp_path: Path, partition: str) -> None:
     split = make_split(train, settings(partition=partition, alpha=0.001), 3)
-    save(split, tmp_path / "split.json")
+    save(split, tmp_path / "split.json", train)
     back = load_split(tmp_path / "split.json", train)
     assert (back.participants, back.settings, back.data) == (split.participants, split.settings, split.data)
     assert all(same(one, two) for one, two in zip(back.stages, split.stages, strict=True))
@@ -259,7 +263,7 @@ def test_a_saved_split_comes_back_as_it_was(train: ImageSet, tmp_path: Path, par
 
 def test_a_kept_file_goes_before_seed_and_partition(train: ImageSet, tmp_path: Path) -> None:
     kept, path = make_split(train, settings(), 3), tmp_path / "split.json"
-    save(kept, path)
+    save(kept, path, train)
     used = make_split(train, settings(file=str(path), partition="iid", participants=9), 4)
     assert all(same(one, two) for one, two in zip(kept.stages, used.stages, strict=True))
     with pytest.raises(AsterismError, match=r"novel = \[2\] differ from the split file") as caught:
@@ -274,25 +278,26 @@ def test_a_full_disk_leaves_the_earlier_file_and_no_other(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     path = tmp_path / "split.json"
-    save(make_split(train, settings(), 3), path)
+    save(make_split(train, settings(), 3), path, train)
     before = path.read_bytes()
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(AsterismError, match="cannot write the split: No space left on device"):
-        save(make_split(train, settings(), 4), path)
+    with pytest.raises(AsterismError, match="cannot write: No space left on device"):
+        save(make_split(train, settings(), 4), path, train)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["split.json"]
 
 
-def test_a_missing_folder_is_named(train: ImageSet, tmp_path: Path) -> None:
-    path = tmp_path / "missing" / "split.json"
-    with pytest.raises(AsterismError, match="cannot write the split") as caught:
-        save(make_split(train, settings(), 3), path)
+def test_a_folder_that_cannot_be_made_is_named(train: ImageSet, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    path = tmp_path / "taken" / "split.json"
+    with pytest.raises(AsterismError, match="cannot write") as caught:
+        save(make_split(train, settings(), 3), path, train)
     assert caught.value.where == str(path)
 
 
 def test_a_truncated_file_is_refused_at_every_length(train: ImageSet, tmp_path: Path) -> None:
     path = tmp_path / "split.json"
-    save(make_split(train, settings(), 3), path)
+    save(make_split(train, settings(), 3), path, train)
     whole = path.read_text().rstrip()
     for length in range(0, len(whole), 97):
         path.write_text(whole[:length])
@@ -319,7 +324,7 @@ def test_a_damaged_file_is_refused_by_name(
     train: ImageSet, tmp_path: Path, keys: list[str | int], value: object, message: str
 ) -> None:
     path = tmp_path / "split.json"
-    save(make_split(train, settings(), 3), path)
+    save(make_split(train, settings(), 3), path, train)
     content = place = json.loads(path.read_text())
     for key in keys[:-1]:
         place = place[key]
@@ -341,7 +346,7 @@ def test_a_file_that_is_missing_or_no_table_is_refused(train: ImageSet, tmp_path
 
 def test_a_split_for_other_data_is_refused_with_what_differs(train: ImageSet, tmp_path: Path) -> None:
     path = tmp_path / "split.json"
-    save(make_split(train, settings(), 3), path)
+    save(make_split(train, settings(), 3), path, train)
     others = {
         "made for 140 images, these are 70": balanced(7, 10),
         "other class names": replace(train, classes=train.classes[::-1]),

@@ -22,7 +22,7 @@ from asterism.config import Section
 from asterism.data.augment import augment, quarter_turns
 from asterism.data.settings import Augment
 from asterism.federated import FEDERATED, Federation
-from asterism.flow import Flow, Options, Reply, State, Sum, Tensors
+from asterism.flow import Flow, Options, Reply, State, Sum, Tensors, Total
 from asterism.losses import known_class_loss
 from asterism.model import Worker
 from asterism.seeds import generator
@@ -60,7 +60,14 @@ class LocalKnown(Section):
 
 
 def known_stage(
-    state: State, everyone: Sequence[str], p: Known, *, federation: Federation, train: Train, augment: Augment, seed: int
+    state: State,
+    everyone: Sequence[str],
+    p: Known,
+    *,
+    federation: Federation,
+    train: Train,
+    augment: Augment,
+    seed: int,
 ) -> Flow:
     """Known class learning; comments name the lines of Algorithm 2."""
     algorithm = FEDERATED[federation.algorithm.name]
@@ -71,7 +78,7 @@ def known_stage(
             stage=state.stage, round=t, lr=learning_rate(train, t, p.rounds),
         )  # fmt: skip
         options = {"local": local.model_dump_json()}
-        total = yield Sum(clients, "known", state.tensors, state.version, options)  # CE + η·PCL, upload
+        total: Total = yield Sum(clients, "known", state.tensors, state.version, options)  # CE + η·PCL, upload
         tensors = algorithm.update(state, total, len(everyone))  # FedAvg
         state = replace(state, tensors=tensors, round=t + 1)
         yield state  # distribute
@@ -114,9 +121,7 @@ def known_step(site: Site, p: LocalKnown) -> Step:
     return step
 
 
-def turned(
-    images: Tensor, labels: Tensor, classes: int, rate: float, rng: torch.Generator
-) -> tuple[Tensor, Tensor]:
+def turned(images: Tensor, labels: Tensor, classes: int, rate: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """Images of which a share ``rate`` is turned by one to three quarters, labelled turn·classes + class."""
     n, device = len(images), images.device
     turn = torch.randint(1, TURNS, (n,), generator=rng, device=device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,7 +42,9 @@ class Seen:
     sites: Counter[str] = field(default_factory=Counter)
     tests: int = 0
     bad: list[str] = field(default_factory=list)
-    copies: defaultdict[bytes, list[tuple[str, bool]]] = field(default_factory=lambda: defaultdict(list))
+    copies: dict[bytes, list[tuple[str, bool]]] = field(
+        default_factory=dict
+    )  # ids, and whether in the test part
 
 
 def examine(settings: Images, *, clusters: int | None = None, participants: int = 1) -> list[Finding]:
@@ -97,7 +99,7 @@ def walk(listing: Listing) -> Seen:
         if not item.test:
             seen.classes[item.label] += 1
             seen.sites[item.site] += 1
-        seen.copies[digest(item)].append((item.id, item.test))
+        seen.copies.setdefault(digest(item), []).append((item.id, item.test))
     return seen
 
 

@@ -9,10 +9,10 @@ stick.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import http.client
 import shutil
+import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -24,6 +24,7 @@ from asterism.data.unpack import unpack
 from asterism.errors import AsterismError
 
 Progress = Callable[[int, int], None]  # bytes so far, bytes in all
+NETWORK = (urllib.error.URLError, ConnectionError, TimeoutError, ssl.SSLError, http.client.HTTPException)
 BLOCK = 1 << 18
 TIMEOUT = 30.0  # seconds without a byte
 UNPACKED = 2.0  # unpacked images take about as much as their archive; never seen above twice
@@ -88,28 +89,24 @@ def _transfer(archive: Archive, part: Path, progress: Progress) -> None:
         _receive(archive, part, progress)
     except http.client.IncompleteRead:
         return  # a cut, like any other that the size tells
-    except urllib.error.HTTPError as error:
-        with error:
-            raise AsterismError(
-                f"the server answered {error.code} {error.reason}",
-                where=archive.url,
-                fix=f"put {part.stem} into {part.parent} by hand",
-            ) from None
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise AsterismError(
-                "the disk is full", where=str(part), fix="free some space and run the same command again"
-            ) from None
+    except (OSError, http.client.HTTPException) as error:
+        raise _explained(error, archive, part) from None
+
+
+def _explained(error: Exception, archive: Archive, part: Path) -> AsterismError:
+    by_hand = f"put {part.stem} into {part.parent} by hand"
+    if isinstance(error, urllib.error.HTTPError):
+        error.close()
+        return AsterismError(
+            f"the server answered {error.code} {error.reason}", where=archive.url, fix=by_hand
+        )
+    again = "run the same command again"
+    if isinstance(error, NETWORK):
         reason = getattr(error, "reason", error)
-        raise AsterismError(
-            f"no connection: {reason}",
-            where=archive.url,
-            fix=f"check the network and run the same command again, or put {part.stem} into {part.parent} by hand",
-        ) from None
-    except http.client.HTTPException as error:
-        raise AsterismError(
-            f"not a sound answer: {error!r}", where=archive.url, fix="try again later"
-        ) from None
+        return AsterismError(
+            f"no connection: {reason}", where=archive.url, fix=f"check the network and {again}, or {by_hand}"
+        )
+    return AsterismError(f"cannot write: {error}", where=str(part), fix=f"free some space and {again}")
 
 
 def _receive(archive: Archive, part: Path, progress: Progress) -> None:

@@ -25,7 +25,7 @@ HEADER = 1024  # bytes kept free in every shard for the header of safetensors, w
 
 
 def pack(dataset: Dataset, folder: Path, shard_bytes: int) -> int:
-    """The number of shards, of at most ``shard_bytes`` each, that now hold both parts in the new ``folder``."""
+    """The number of shards, of at most ``shard_bytes`` each, that now lie in the new ``folder``."""
     if folder.exists():
         raise AsterismError(
             "this folder exists already", where=str(folder), fix="name a new one, or remove it first"

@@ -31,12 +31,12 @@ from asterism.errors import AsterismError
 from asterism.seeds import generator
 
 DIGITS = "digits"
-CHUNK = 4096  # images moved at a time when a test part is cut out
+CHUNK = 256  # images moved at a time when a test part is cut out
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How one kind of source is told and read, directly or in the folder ``inside`` that its archive makes."""
+    """How one kind of source is told and read, directly or in a folder ``inside`` as archives make it."""
 
     recognises: Callable[[Path], bool]
     read: Callable[[Path], Listing | Parts]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from asterism.data.images import UNLABELLED, ImageSet
 from asterism.data.partition import PARTITIONS, Ints, by_site
 from asterism.data.split_settings import Split
 from asterism.errors import AsterismError
+from asterism.files import write_text
 from asterism.seeds import number
 
 KNOWN = "known"
@@ -122,28 +122,35 @@ class _SplitFile(Section):
     settings: Split
     participants: tuple[str, ...]
     stages: Annotated[tuple[_StageFile, ...], Field(min_length=1)]
+    counts: dict[str, dict[str, dict[str, int]]]  # for readers; by stage, participant and class
 
 
-def save(split: FederationSplit, path: Path) -> None:
-    """``path`` holds the split, or what it held before: a half-written file is never seen under that name."""
+def save(split: FederationSplit, path: Path, train: ImageSet) -> None:
+    """``path`` holds the split, or what it held before; with it how many images of which class everybody has."""
     stages = tuple(
         _StageFile(name=s.name, classes=s.classes, shares={k: v.tolist() for k, v in s.shares.items()})
         for s in split.stages
     )
     file = _SplitFile(
-        format=1, data=split.data, settings=split.settings, participants=split.participants, stages=stages
+        format=1,
+        data=split.data,
+        settings=split.settings,
+        participants=split.participants,
+        stages=stages,
+        counts=_counts_by_name(split, train),
     )
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("w", encoding="utf-8") as stream:
-            stream.write(file.model_dump_json() + "\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        part.replace(path)
-    except OSError as error:
-        raise AsterismError(f"cannot write the split: {error.strerror}", where=str(path)) from None
-    finally:
-        part.unlink(missing_ok=True)
+    write_text(path, file.model_dump_json() + "\n")
+
+
+def _counts_by_name(split: FederationSplit, train: ImageSet) -> dict[str, dict[str, dict[str, int]]]:
+    counts = table(split, train.labels, len(train.classes))
+    return {
+        stage.name: {
+            site: {train.classes[c]: int(counts[s, k, c]) for c in np.flatnonzero(counts[s, k])}
+            for k, site in enumerate(split.participants)
+        }
+        for s, stage in enumerate(split.stages)
+    }
 
 
 def load_split(path: Path, train: ImageSet) -> FederationSplit:
@@ -151,9 +158,7 @@ def load_split(path: Path, train: ImageSet) -> FederationSplit:
     file = validate(_SplitFile, _read_json(path), source=str(path))
     _require_same_data(file.data, fingerprint(train), path)
     stages = tuple(
-        StageSplit(
-            s.name, s.classes, {k: torch.tensor(sorted(v), dtype=torch.int64) for k, v in s.shares.items()}
-        )
+        StageSplit(s.name, s.classes, {k: torch.tensor(sorted(v), dtype=torch.int64) for k, v in s.shares.items()})
         for s in file.stages
     )
     split = FederationSplit(file.participants, stages, file.settings, file.data)
@@ -205,9 +210,7 @@ def _sites(train: ImageSet) -> tuple[tuple[str, ...], Ints]:
         raise AsterismError("the images name no participants", where="split.partition", fix=fix)
     if "" in train.sites:
         without = train.ids[train.sites.index("")]
-        raise AsterismError(
-            "an image has no participant", where=without, fix="fill in its participant column"
-        )
+        raise AsterismError("an image has no participant", where=without, fix="fill in its participant column")
     return by_site(train.sites)
 
 
@@ -224,9 +227,7 @@ def _agreeing(split: FederationSplit, settings: Split) -> FederationSplit:
     known, *novel = (len(stage.classes) for stage in split.stages)
     if (known, tuple(novel)) != (settings.known, settings.novel):
         what = f"known = {settings.known} and novel = {list(settings.novel)} differ from the split file"
-        raise AsterismError(
-            what, where=settings.file, fix=f"the file has known = {known} and novel = {novel}"
-        )
+        raise AsterismError(what, where=settings.file, fix=f"the file has known = {known} and novel = {novel}")
     return split
 
 

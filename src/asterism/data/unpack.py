@@ -1,4 +1,4 @@
-"""Unpacks an archive without trusting it: nothing lands outside the target, which appears whole or not at all."""
+"""Unpacks an archive without trusting it: nothing lands outside the target, which appears whole or never."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 At the client, w ← w − lr·(g − c_i + c); after K steps c_i ← c_i − c + (w_global − w)/(K·lr). At the server,
 c ← c + (1/N)·Σ Δc_i. Variates cover parameters only, never BatchNorm statistics. Departures (docs/departures.md):
-without momentum by default, because the (w_global − w)/(K·lr) of a step with momentum is no mean gradient; rows that
-are frozen or new have a variate of zero.
+without momentum by default, because the (w_global − w)/(K·lr) of a step with momentum is no mean gradient; new rows
+begin with a variate of zero; with replies weighted by size, Δc_i are too.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,36 +12,52 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from asterism.metrics import UNMATCHED, Table, joint_assignment
+from asterism.report.curves import Points, curve, mean_curve, parts, starts
 from asterism.report.read import RunRecord, SplitRecord, StageTables
 from asterism.report.rows import ClassRow
-from asterism.report.style import BLUE, GREEN, INK, MARKERS, MUTED, ORANGE, PALETTE, RULE, SHADES
-from asterism.report.style import canvas, shown, styled, thinned
-from asterism.report.words import PARTS
+from asterism.report.style import (
+    BLUE,
+    FAINT,
+    GREEN,
+    INK,
+    MARKERS,
+    MUTED,
+    ORANGE,
+    PALETTE,
+    RULE,
+    SHADES,
+    WIDTH,
+    canvas,
+    shown,
+    styled,
+    thinned,
+)
 
+PROTOCOLS = ("headwise", "joint")
 PART_LOOK = {"known": (BLUE, "o"), "novel": (ORANGE, "s"), "all": (GREEN, "^")}
 MOST_CIRCLES = 30
 MOST_BARS = 40
 MOST_NUMBERS = 20
-
-Points = tuple[tuple[int, float], ...]
+LETTER = 0.08  # inches
 
 
 @styled
 def accuracy_over_rounds(record: RunRecord) -> Figure:
-    """Test accuracy after each measured round, by protocol and part; a line stands for both where they agree."""
-    figure, axes = canvas(3.6)
-    for part, (colour, marker) in PART_LOOK.items():
-        headwise, joint = curve(record, "headwise", part), curve(record, "joint", part)
-        if not headwise or (part == "all" and headwise == curve(record, "headwise", "known")):
-            continue
-        name = f"{part}, headwise" if headwise != joint else f"{part} (headwise and joint agree)"
-        _line(axes, headwise, label=name, color=colour, marker=marker)
-        if joint and joint != headwise:
-            look = {"linestyle": (0, (4, 2)), "markerfacecolor": "white"}
-            _line(axes, joint, label=f"{part}, joint", color=colour, marker=marker, **look)
-    _percent_axis(axes)
-    _stage_axis(axes, record)
-    _legend(figure, axes)
+    """Test accuracy after each measured round by part, a panel per protocol; one panel where both agree."""
+    curves = {protocol: parts(record, protocol) for protocol in PROTOCOLS}
+    agree = curves["headwise"] == curves["joint"]
+    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
+    panels = figure.subplots(1, 1 if agree else 2, sharey=True, squeeze=False)[0]
+    for axes, (protocol, drawn) in zip(panels, curves.items(), strict=False):
+        for part, points in drawn.items():
+            colour, marker = PART_LOOK[part]
+            _line(axes, points, label=part, color=colour, marker=marker)
+        _percent_axis(axes)
+        _stage_axis(axes, record)
+        axes.set_ylabel("test accuracy (%)" if axes is panels[0] else "")
+        if not agree:
+            axes.set_title(protocol, loc="left", weight="bold", pad=18)
+    _legend(figure, panels[-1])
     return figure
 
 
@@ -48,10 +65,10 @@ def accuracy_over_rounds(record: RunRecord) -> Figure:
 def loss_over_rounds(record: RunRecord) -> Figure:
     """Mean training loss of the chosen clients in each round; stages have losses of their own."""
     figure, axes = canvas(2.8)
-    starts = _starts(record)
+    started = starts(record)
     for stage in record.results.stages:
         points = tuple(
-            (starts[stage.name] + answer.round + 1, answer.loss)
+            (started[stage.name] + answer.round + 1, answer.loss)
             for answer in record.answered
             if answer.stage == stage.name and answer.loss is not None
         )
@@ -78,7 +95,7 @@ def partition(split: SplitRecord) -> Figure:
     if small:
         _circles(axes, counts, colours)
     else:
-        _shades(figure, axes, counts, "images (root scale)", norm=PowerNorm(0.5, 0, max(1, int(counts.max()))))
+        _shades(figure, axes, counts, "images (root scale)", most=counts.max(initial=1))
     names = [shown(name) for stage in split.stages for name in stage.classes]
     _class_ticks(axes, names)
     positions, labels = thinned([shown(name) for name in split.participants], 40)
@@ -87,7 +104,7 @@ def partition(split: SplitRecord) -> Figure:
     axes.set_ylim(sites - 0.5, -0.5)
     axes.set_xlabel("class")
     _stage_borders(axes, split)
-    _margins(axes, counts, colours, numbers=small)
+    _margins(axes, counts, 0.45 / height, numbers=small)
     return figure
 
 
@@ -99,18 +116,17 @@ def per_class_accuracy(rows: Sequence[ClassRow]) -> Figure:
     joint = np.array([row.joint or 0.0 for row in rows])
     headwise = np.array([np.nan if row.headwise is None else row.headwise for row in rows])
     novel = np.array([row.stage != rows[0].stage for row in rows])
-    for chosen, colour, hatch, label in ((~novel, BLUE, "", "known"), (novel, ORANGE, "////", "novel")):
+    for chosen, colour, label in ((~novel, BLUE, "known, joint"), (novel, ORANGE, "novel, joint")):
         if chosen.any():
-            x = np.flatnonzero(chosen)
             width = 1.0 if many else 0.72
-            edge = "white" if hatch else colour
-            axes.bar(x, joint[chosen], width, color=colour, hatch=hatch, edgecolor=edge, lw=0, label=f"{label}, joint")
+            axes.bar(np.flatnonzero(chosen), joint[chosen], width, color=colour, label=label)
     if not np.allclose(joint, headwise, equal_nan=True):
-        axes.plot(np.arange(len(rows)), headwise, "_", color=INK, ms=3 if many else 12, mew=1.4, label="headwise")
-    if len(rows) <= MOST_NUMBERS:
-        for x, row in enumerate(rows):
-            if row.joint is not None:
-                axes.text(x, row.joint / 2, f"{row.joint:.0f}", ha="center", va="center", color="white", weight="bold")
+        look = {"color": INK, "ms": 3 if many else 14, "mew": 1.4, "clip_on": False}
+        axes.plot(np.arange(len(rows)), headwise, "_", label="headwise", **look)  # type: ignore[arg-type]
+    for x, row in enumerate(rows if len(rows) <= MOST_NUMBERS else ()):
+        if row.joint is not None:
+            ink = INK if novel[x] or row.joint < 8 else "white"
+            axes.text(x, 3, f"{row.joint:.0f}", ha="center", va="bottom", color=ink, weight="bold")
     _class_ticks(axes, [shown(row.name) for row in rows])
     axes.set_xlim(-0.6, len(rows) - 0.4)
     _percent_axis(axes)
@@ -131,13 +147,13 @@ def confusion(tables: StageTables) -> Figure:
     shares = 100 * joint[:, order] / np.maximum(joint.sum(axis=1, keepdims=True), 1)
     classes, rows = shares.shape
     side = max(3.2, min(7.0, 0.42 * classes))
-    figure, axes = canvas(side + 1.2)
-    _shades(figure, axes, shares, "percent of the class", vmin=0, vmax=100, aspect="equal")
+    figure, axes = canvas(side + 1.2, side + 3.4)
+    _shades(figure, axes, shares, "percent of the class (root scale)", most=100, aspect="equal")
     if max(classes, rows) <= MOST_NUMBERS:
         for (y, x), share in np.ndenumerate(shares):
             if share >= 0.5:
-                axes.text(x, y, f"{share:.0f}", ha="center", va="center", color="white" if share > 55 else INK)
-    _class_ticks(axes, [shown(tables.rows[i]) for i in order])
+                axes.text(x, y, f"{share:.0f}", ha="center", va="center", color="white" if share > 30 else INK)
+    _class_ticks(axes, [shown(tables.rows[i]) for i in order], side)
     positions, labels = thinned([shown(name) for name in tables.classes], 40)
     axes.set_yticks(positions, labels)
     axes.set_xlabel("predicted row of the head")
@@ -155,41 +171,19 @@ def overlaid_accuracy(runs: Mapping[str, Sequence[RunRecord]]) -> Figure:
         for points in curves if len(curves) > 1 else []:
             axes.plot(*zip(*points, strict=True), color=colour, linewidth=0.8, alpha=0.45)
         if curves:
-            _line(axes, _mean(curves), label=shown(name, 40), color=colour, marker=marker)
+            _line(axes, mean_curve(curves), label=shown(name, 40), color=colour, marker=marker)
     axes.set_xlabel("round")
+    axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _percent_axis(axes)
     _legend(figure, axes)
     return figure
 
 
-def curve(record: RunRecord, protocol: str, part: str) -> Points:
-    """Rounds since the start of the run and the accuracy measured after each."""
-    starts = _starts(record)
-    return tuple(
-        (starts[event.stage] + event.round, value)
-        for event in record.evaluated
-        if event.stage in starts and (value := getattr(getattr(event, protocol), part)) is not None
-    )
-
-
-def _starts(record: RunRecord) -> dict[str, int]:
-    """Rounds that were over before each stage."""
-    rounds = [stage.rounds for stage in record.results.stages]
-    return {stage.name: sum(rounds[:s]) for s, stage in enumerate(record.results.stages)}
-
-
-def _mean(curves: Sequence[Points]) -> Points:
-    """The mean at the rounds that every curve has."""
-    values = [dict(points) for points in curves]
-    shared = sorted(set.intersection(*(set(points) for points in values)))
-    return tuple((x, float(np.mean([points[x] for points in values]))) for x in shared)
-
-
 def _line(axes: Axes, points: Points, **look: object) -> None:
     if points:
         x, y = zip(*points, strict=True)
-        axes.plot(x, y, markevery=max(1, len(x) // 20), clip_on=False, **look)  # type: ignore[arg-type]
+        axes.plot(x, y, markevery=max(1, len(x) // 12), clip_on=False, **look)  # type: ignore[arg-type]
 
 
 def _percent_axis(axes: Axes) -> None:
@@ -200,12 +194,12 @@ def _percent_axis(axes: Axes) -> None:
 
 def _stage_axis(axes: Axes, record: RunRecord) -> None:
     """Rounds along the bottom, and where there are several stages their borders and names."""
-    starts, stages = _starts(record), record.results.stages
+    started, stages = starts(record), record.results.stages
     axes.set_xlim(0, sum(stage.rounds for stage in stages))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("round")
     for stage in stages if len(stages) > 1 else ():
-        start = starts[stage.name]
+        start = started[stage.name]
         if start:
             axes.axvline(start, color=MUTED, linewidth=0.8, linestyle=":")
         top = axes.get_xaxis_transform()
@@ -214,8 +208,8 @@ def _stage_axis(axes: Axes, record: RunRecord) -> None:
 
 def _legend(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
-    if handles:
-        figure.legend(handles, labels, loc="outside upper left", ncols=3)
+    if len(handles) > 1:
+        figure.legend(handles, labels, loc="outside upper right", ncols=4)
 
 
 def _site_by_class(split: SplitRecord) -> Table:
@@ -230,26 +224,39 @@ def _site_by_class(split: SplitRecord) -> Table:
 def _circles(axes: Axes, counts: Table, colours: Sequence[str]) -> None:
     site, label = np.nonzero(counts)
     held = counts[site, label]
-    # An area of 300 square points just fills a cell of a third of an inch.
-    largest = 300 * min(1.0, 12 / counts.shape[1])
-    axes.scatter(label, site, s=largest * held / held.max(initial=1), c=[colours[c] for c in label], linewidths=0)
+    # In square points: the largest circle just fills a row, or a column where those are narrower.
+    largest = min(22.0, 420 / counts.shape[1]) ** 2
+    axes.scatter(
+        label, site, s=largest * held / held.max(initial=1), c=[colours[c] for c in label.tolist()], linewidths=0
+    )
     axes.set_xticks(np.arange(counts.shape[1]) - 0.5, minor=True)
     axes.set_yticks(np.arange(counts.shape[0]) - 0.5, minor=True)
     axes.grid(which="minor", linewidth=0.5)
     axes.tick_params(which="both", length=0)
 
 
-def _shades(figure: Figure, axes: Axes, values: np.ndarray, label: str, **options: object) -> None:
-    options = {"aspect": "auto", **options}
-    image = axes.imshow(values, cmap=SHADES, interpolation="none", **options)  # type: ignore[arg-type]
+def _shades(
+    figure: Figure,
+    axes: Axes,
+    values: np.ndarray,
+    label: str,
+    *,
+    most: float,
+    aspect: Literal["auto", "equal"] = "auto",
+) -> None:
+    """Shaded cells; on a root scale, because a few images or mistakes must still be told from none."""
+    norm = PowerNorm(0.5, vmin=0, vmax=most)
+    image = axes.imshow(values, cmap=SHADES, norm=norm, interpolation="none", aspect=aspect)
     axes.spines[:].set_visible(True)
     axes.spines[:].set_color(RULE)
-    figure.colorbar(image, ax=axes, label=label, shrink=0.6, pad=0.02).outline.set_visible(False)  # type: ignore[operator]
+    bar = figure.colorbar(image, ax=axes, label=label, shrink=0.6, pad=0.02)
+    bar.outline.set_visible(False)
 
 
-def _class_ticks(axes: Axes, names: list[str]) -> None:
-    positions, labels = thinned(names, 50)
-    turned = sum(len(label) + 2 for label in labels) > 90
+def _class_ticks(axes: Axes, names: list[str], width: float = WIDTH - 2) -> None:
+    """Class names along the bottom, turned where they would touch on an axis ``width`` inches wide."""
+    positions, labels = thinned(names, 34)
+    turned = LETTER * (2 + max(map(len, labels), default=0)) > width / max(1, len(labels))
     axes.set_xticks(positions, labels, rotation=90 if turned else 0)
 
 
@@ -261,15 +268,15 @@ def _stage_borders(axes: Axes, split: SplitRecord) -> None:
         start += len(stage.classes)
 
 
-def _margins(axes: Axes, counts: Table, colours: Sequence[str], *, numbers: bool) -> None:
+def _margins(axes: Axes, counts: Table, tall: float, *, numbers: bool) -> None:
     """Bars of each class's images above the picture and of each site's to its right."""
-    above = axes.inset_axes((0, 1.02, 1, 0.9 / axes.figure.get_figheight()), sharex=axes)  # type: ignore[union-attr]
+    above = axes.inset_axes((0, 1.02, 1, tall), sharex=axes)
     beside = axes.inset_axes((1.01, 0, 0.1, 1), sharey=axes)
-    above.bar(np.arange(counts.shape[1]), counts.sum(axis=0), 0.72 if numbers else 1.0, color=colours)
-    beside.barh(np.arange(counts.shape[0]), counts.sum(axis=1), 0.6 if numbers else 1.0, color=MUTED)
+    above.bar(np.arange(counts.shape[1]), counts.sum(axis=0), 0.6 if numbers else 1.0, color=FAINT)
+    beside.barh(np.arange(counts.shape[0]), counts.sum(axis=1), 0.6 if numbers else 1.0, color=FAINT)
     for inset in (above, beside):
         inset.spines[:].set_visible(False)
-        inset.tick_params(length=0, labelleft=False, labelbottom=False)
+        inset.tick_params(which="both", length=0, labelleft=False, labelbottom=False)
     if numbers:
         for c, total in enumerate(counts.sum(axis=0).tolist()):
             above.text(c, total, f"{total:,}", ha="center", va="bottom", fontsize=8, color=MUTED)

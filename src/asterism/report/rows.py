@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from asterism.metrics import UNMATCHED, hungarian, joint_assignment, per_class
+from asterism.metrics import UNMATCHED, Assignment, hungarian, joint_assignment, per_class
 from asterism.report.read import LedgerLine, RunRecord, StageTables
 from asterism.report.words import participants
 
@@ -74,22 +74,23 @@ def class_rows(record: RunRecord) -> tuple[ClassRow, ...]:
     headwise = per_class(known_table) + per_class(novel_table, hungarian(novel_table))
     joint = per_class(joint_table, assignment)
     stage_of = [stage.name for stage in record.results.stages for _ in range(stage.true)]
-    stand_for = [
-        tables.rows[i] if c == UNMATCHED else tables.classes[c] for i, c in enumerate(assignment.tolist())
-    ]
-    rows = []
-    for c, name in enumerate(tables.classes):
-        images = int(joint_table[c].sum())
-        wrong = np.where(assignment == c, 0, joint_table[c])
-        worst = int(wrong.argmax()) if wrong.any() else None
-        stage = stage_of[c] if c < len(stage_of) else tables.stage
-        row = ClassRow(name, stage, images, headwise[c], joint[c])
-        if worst is not None:
-            row = ClassRow(
-                name, stage, images, headwise[c], joint[c], stand_for[worst], float(100 * wrong[worst] / images)
-            )
-        rows.append(row)
-    return tuple(rows)
+    stage_of += [tables.stage] * (len(tables.classes) - len(stage_of))
+    return tuple(
+        ClassRow(name, stage, int(joint_table[c].sum()), headwise[c], joint[c], *_worst(tables, assignment, c))
+        for c, (name, stage) in enumerate(zip(tables.classes, stage_of, strict=False))
+    )
+
+
+def _worst(tables: StageTables, assignment: Assignment, true: int) -> tuple[str, float | None]:
+    """What most of a class's wrong images are taken for, and their share of its images in percent."""
+    counts = np.array(tables.joint[true])
+    wrong = np.where(assignment == true, 0, counts)
+    if not wrong.any():
+        return "", None
+    row = int(wrong.argmax())
+    taken_for = int(assignment[row])
+    name = tables.rows[row] if taken_for == UNMATCHED else tables.classes[taken_for]
+    return name, float(100 * wrong[row] / counts.sum())
 
 
 def newest_tables(record: RunRecord) -> StageTables | None:

@@ -6,16 +6,17 @@ import io
 import re
 import unicodedata
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import wraps
-from typing import ParamSpec
+from typing import Any, ParamSpec
 from xml.etree import ElementTree
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-INK, MUTED, RULE = "#1f2933", "#5f6b7a", "#d5dbe1"
+INK, MUTED, FAINT, RULE = "#1f2933", "#5f6b7a", "#b4bfca", "#d5dbe1"
 # From the palette of Okabe and Ito, told apart by colour-blind eyes; lightness differs too, for a grey print.
 BLUE, ORANGE, GREEN, SKY, RED, PINK = "#0072b2", "#e69f00", "#009e73", "#56b4e9", "#d55e00", "#cc79a7"
 PALETTE = (BLUE, ORANGE, GREEN, RED, SKY, PINK, INK)
@@ -24,7 +25,7 @@ SHADES = "Blues"
 WIDTH = 9.0
 LONGEST_NAME = 22
 
-STYLE: dict[str, object] = {
+STYLE: Mapping[Any, object] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 9.5,
@@ -60,12 +61,18 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
     @wraps(draw)
     def inside(*args: P.args, **kwargs: P.kwargs) -> Figure:
-        with matplotlib.rc_context():
-            matplotlib.rcdefaults()
-            matplotlib.rcParams.update(STYLE)
+        with _own_settings():
             return draw(*args, **kwargs)
 
     return inside
+
+
+@contextmanager
+def _own_settings() -> Iterator[None]:
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        yield
 
 
 def canvas(height: float, width: float = WIDTH) -> tuple[Figure, Axes]:
@@ -89,9 +96,7 @@ def thinned(names: list[str], most: int) -> tuple[list[int], list[str]]:
 
 def svg(figure: Figure, name: str, label: str) -> str:
     """The figure as an ``svg`` element for a page: ids begin with ``name``, and ``label`` says what it shows."""
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE)
+    with _own_settings(), warnings.catch_warnings():
         # The reader's browser has the letters that the drawing font lacks: text is not turned into shapes.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         stream = io.BytesIO()
@@ -102,7 +107,8 @@ def svg(figure: Figure, name: str, label: str) -> str:
         _rename(element, name)
     for size in ("width", "height", "version"):
         root.attrib.pop(size, None)
-    root.attrib.update({"role": "img", "aria-label": label})
+    largest = f"max-width:{100 * figure.get_figwidth():.0f}px"
+    root.attrib.update({"role": "img", "aria-label": label, "style": largest})
     return ElementTree.tostring(root, encoding="unicode")
 
 

@@ -70,7 +70,7 @@ def _classes(record: RunRecord) -> str:
         return f"{first.true:,} known class{'' if first.true == 1 else 'es'}"
     novel = sum(stage.true for stage in later)
     estimates = [stage.estimated for stage in later if stage.estimated is not None]
-    estimated = f" (estimated: {sum(estimates):,})" if len(estimates) == len(later) else ""
+    estimated = f" ({sum(estimates):,}\u00a0estimated)" if len(estimates) == len(later) else ""
     return f"{first.true:,} known and {novel:,} novel classes{estimated}"
 
 
@@ -80,7 +80,7 @@ def _participants(record: RunRecord) -> list[str]:
 
 
 def _accuracies(scores: Scores) -> str:
-    """``95.1% known accuracy``, or all three parts where there are novel classes."""
+    """``95.1% known accuracy``, or ``accuracy 95.1% known, …`` where there are novel classes."""
     if scores.novel is None:
         return f"{decimal(scores.known)}% known accuracy"
-    return ", ".join(f"{decimal(getattr(scores, part))}% {part}" for part in PARTS) + " accuracy"
+    return "accuracy " + ", ".join(f"{decimal(getattr(scores, part))}% {part}" for part in PARTS)

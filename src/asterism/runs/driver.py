@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from asterism.aggregate import Outcome
+from asterism.data.picture import Picture
 from asterism.errors import AsterismError
 from asterism.files import Lines
 from asterism.flow import Answer, Ask, State, Tensors, Total
@@ -28,6 +29,9 @@ class Fleet(Protocol):
 
 class Progress(Protocol):
     """Where a run tells how far it is."""
+
+    def drawn(self, picture: Picture) -> None:
+        """It is settled who holds which image of a stage."""
 
     def stage(self, name: str, rounds: int, done: int) -> None:
         """A stage begins, or goes on after ``done`` rounds."""
@@ -52,17 +56,16 @@ def now() -> str:
 
 @dataclass
 class Account:
-    """What the driver itself must remember over a cut; it is kept with every state."""
+    """What the driver itself must remember over a cut; it is kept with every state, so it holds no measured time."""
 
     step: int = 0
     images: int = 0  # trained on in this stage
-    seconds: float = 0.0  # spent on this stage
     missed: int = 0  # rounds in a row
     stages: list[dict[str, Any]] = field(default_factory=list)  # results of the stages that are done
 
     def as_json(self) -> dict[str, Any]:
         """Everything but the step, which the checkpoint has itself."""
-        return {"images": self.images, "seconds": self.seconds, "missed": self.missed, "stages": self.stages}
+        return {"images": self.images, "missed": self.missed, "stages": self.stages}
 
 
 @dataclass
@@ -83,7 +86,9 @@ class Driver:
 
     def __post_init__(self) -> None:
         self._events = Lines(self.folder.path / "events.jsonl")
+        self._seconds = seconds_spent(self._events)
         self._since = time.monotonic()
+        self._measured: tuple[str, int, Scores] | None = None
 
     def event(self, name: str, **facts: Any) -> None:
         """Appends one line to ``events.jsonl``."""
@@ -118,35 +123,44 @@ class Driver:
     def finish(self, state: State, classes: int) -> Scores:
         """Ends a stage: measures its last state, adds its results, keeps both."""
         scores = self._measure(state)
-        self._tick()
         done = {
-            "name": state.stage, "rounds": state.round, "seconds": round(self.account.seconds, 3),
-            "images": self.account.images, "true": classes, "estimated": None, **scores, "forgetting": None,
+            "name": state.stage, "rounds": state.round, "images": self.account.images,
+            "true": classes, "estimated": None, **scores, "forgetting": None,
         }  # fmt: skip
         self.account.stages.append(done)
-        self.event("stage_finished", stage=state.stage, seconds=done["seconds"], images=done["images"])
-        self.account.images, self.account.seconds = 0, 0.0
+        self.account.images = 0
         self._write(state)
+        self.event("stage_finished", stage=state.stage, seconds=self._seconds[state.stage], images=done["images"])
         return scores
 
+    def results(self) -> list[dict[str, Any]]:
+        """The results of every stage that is done, with the seconds it took."""
+        return [{**done, "seconds": round(self._seconds[done["name"]], 3)} for done in self.account.stages]
+
     def _measure(self, state: State) -> Scores:
+        """The scores of a state, measured once: a stage's end may be the round that was measured just before."""
+        if self._measured is not None and self._measured[:2] == (state.stage, state.round):
+            return self._measured[2]
         scores = self.measure(state)
+        self._measured = state.stage, state.round, scores
         self.event("evaluated", stage=state.stage, round=state.round, **scores)
         self.progress.measured(state.stage, state.round, scores)
         return scores
 
     def _write(self, state: State) -> Path:
-        self._tick()
+        instant = time.monotonic()
+        self._seconds[state.stage] = self._seconds.get(state.stage, 0.0) + instant - self._since
+        self._since = instant
         self.account.step += 1
         file = self.folder.keep(self.account.step, state, self.account.as_json(), every=self.keep_every)
         relative = file.relative_to(self.folder.path).as_posix()
-        self.event("kept", stage=state.stage, round=state.round, file=relative)
+        self.event("kept", stage=state.stage, round=state.round, file=relative, seconds=self._seconds[state.stage])
         return file
 
-    def _tick(self) -> None:
-        instant = time.monotonic()
-        self.account.seconds += instant - self._since
-        self._since = instant
+
+def seconds_spent(events: Lines) -> dict[str, float]:
+    """Seconds by stage that earlier sittings of a run took, up to the last state each kept."""
+    return {line["stage"]: line["seconds"] for line in events if line["event"] == "kept"}
 
 
 def _answered(ask: Ask, answer: Answer, replies: int, missed: bool, seconds: float) -> dict[str, Any]:

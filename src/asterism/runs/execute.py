@@ -17,6 +17,7 @@ import numpy as np
 
 from asterism.algorithms.known import known_stage, upright
 from asterism.data.images import Dataset
+from asterism.data.picture import site_class_picture
 from asterism.data.sources import load as load_images
 from asterism.data.split import load_split, make_split, save
 from asterism.errors import AsterismError
@@ -33,12 +34,18 @@ from asterism.runs.simulate import Simulation, seen_so_far, simulate
 from asterism.runs.store import RunFolder
 
 
+def default_folder(experiment: Experiment) -> Path:
+    """Where a run goes that was given no folder."""
+    return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{experiment.name}"
+
+
 def new_folder(experiment: Experiment, out: Path | None = None) -> Path:
-    """The folder of a new run, holding its configuration; ``runs/<time>-<name>`` where none is given."""
-    if out is None:
-        out = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{experiment.name}"
+    """The folder of a new run, holding its configuration."""
+    out = out or default_folder(experiment)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise AsterismError("the output folder is not empty", where=str(out), fix=f"another --out, or asterism resume {out}")
+        raise AsterismError(
+            "the output folder is not empty", where=str(out), fix=f"another --out, or asterism resume {out}"
+        )
     write_text(out / "config.toml", "".join(f"# {line}\n" for line in _circumstances()) + "\n" + dump(experiment))
     return out
 
@@ -54,12 +61,16 @@ def execute(folder: Path, progress: Progress) -> dict[str, Any]:
 
 def _execute(folder: Path, experiment: Experiment, progress: Progress) -> dict[str, Any]:
     kept = RunFolder(folder)
-    dataset = load_images(experiment.data, seed=experiment.seed).dataset
-    simulation = _simulation(folder, experiment, dataset, kept)
+    loaded = load_images(experiment.data, seed=experiment.seed)
+    simulation = _simulation(folder, experiment, loaded.dataset, kept)
+    known = simulation.split.stages[0]
+    progress.drawn(site_class_picture(simulation.split, known, loaded.dataset.train.labels))
     driver = _driver(simulation, kept, progress)
     state = _begin(simulation, kept, driver)
+    if loaded.skipped:
+        driver.event("images_skipped", count=len(loaded.skipped), ids=list(loaded.skipped))
     state = _known(simulation, driver, state, folder)
-    results = {"run": experiment.name, "seed": experiment.seed, "stages": driver.account.stages}
+    results = {"run": experiment.name, "seed": experiment.seed, "stages": driver.results()}
     write_json(folder / "results.json", results)
     driver.event("finished")
     write_report(folder)
@@ -72,7 +83,7 @@ def _simulation(folder: Path, experiment: Experiment, dataset: Dataset, kept: Ru
         split = load_split(path, dataset.train)
     else:
         split = make_split(dataset.train, experiment.split, experiment.seed)
-        save(split, path)
+        save(split, path, dataset.train)
     return simulate(experiment, dataset=dataset, split=split, stores=kept.stores)
 
 
@@ -173,6 +184,8 @@ def _locked(folder: Path) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
-        raise AsterismError("another process works on this run", where=str(folder), fix="wait for it, or stop it") from None
+        raise AsterismError(
+            "another process works on this run", where=str(folder), fix="wait for it, or stop it"
+        ) from None
     finally:
         os.close(descriptor)

@@ -8,14 +8,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from asterism.aggregate import Outcome
+from asterism.data.picture import Picture
 from asterism.flow import Ask, Failure
 
 
 class Silent:
     """Tells nothing."""
+
+    def drawn(self, picture: Picture) -> None:
+        """Nothing."""
 
     def stage(self, name: str, rounds: int, done: int) -> None:
         """Nothing."""
@@ -51,7 +63,10 @@ class Plain(Silent):
         done = event["round"] + 1
         elapsed = time.monotonic() - self._begun
         left = elapsed / max(1, done - self._first) * (self._rounds - done)
-        words = [f"{event['stage']} round {done}/{self._rounds}", f"{event['replies']} of {len(event['asked'])} clients"]
+        words = [
+            f"{event['stage']} round {done}/{self._rounds}",
+            f"{event['replies']} of {len(event['asked'])} clients",
+        ]
         words += [f"loss {event['loss']:.3f}"] if event["loss"] is not None else []
         words += [f"{_rate(event):,.0f} images/s", f"{left:.0f} s left"]
         self._say("  ".join(words))
@@ -70,13 +85,24 @@ class Live(Silent):
     """A bar of rounds and a bar of the round's clients, with images per second and the time left."""
 
     def __init__(self, console: Console) -> None:
-        self._bar = Progress(
-            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}"), console=console,
-        )  # fmt: skip
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+        )
+        self._bar = Progress(*columns, console=console)
         self._rounds: TaskID | None = None
         self._clients: TaskID | None = None
         self._rate, self._scores = "", ""
+
+    def drawn(self, picture: Picture) -> None:
+        """Shows who holds what, before anything is trained."""
+        self._bar.console.print(picture)
 
     def stage(self, name: str, rounds: int, done: int) -> None:
         """A new bar for the stage."""
@@ -128,8 +154,9 @@ def teller(*, quiet: bool) -> Teller:
 
 def accuracies(scores: Mapping[str, Any]) -> str:
     """The headwise accuracies that exist, in words."""
-    named = [f"{name} {value:.1f}%" for name, value in scores["headwise"].items() if value is not None]
-    return "  ".join(named[:2] if len(named) < 3 else named)
+    measured = scores["headwise"]
+    names = ["known"] if measured["novel"] is None else list(measured)
+    return "  ".join(f"{name} {measured[name]:.1f}%" for name in names)
 
 
 def _rate(event: Mapping[str, Any]) -> float:
@@ -138,4 +165,3 @@ def _rate(event: Mapping[str, Any]) -> float:
 
 def _failed(failure: Mapping[str, Any]) -> str:
     return f"{failure['participant']} failed: {failure['reason']}, {failure['detail']}"
-

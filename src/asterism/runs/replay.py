@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from asterism.aggregate import answered
+from torch import Tensor
+
 from asterism.errors import AsterismError
-from asterism.flow import Answer, Answers, Ask, Collect, Failure, Reply, Total, Version
+from asterism.flow import Answer, Answers, Ask, Collect, Failure, Reply, Tensors, Total, Version
 from asterism.runs.store import read_tensors, write_tensors
-
-FORMAT = "1"
 
 
 class Recorder:
@@ -23,7 +22,7 @@ class Recorder:
 
     def record(self, ask: Ask, answer: Answer) -> None:
         """Keeps ``answer`` as the one given to ``ask``."""
-        described = {
+        described: dict[str, object] = {
             "participants": ask.participants,
             "version": asdict(ask.version),
             "failures": [asdict(failure) for failure in answer.failures],
@@ -39,8 +38,7 @@ class Recorder:
             described["answers"] = {
                 k: {"weight": r.weight, "metrics": dict(r.metrics)} for k, r in answer.replies.items()
             }
-        header = {"format": FORMAT, "answer": json.dumps(described)}
-        write_tensors(_file(self._folder, ask), tensors, header)
+        write_tensors(_file(self._folder, ask), tensors, described)
 
 
 class Replay:
@@ -55,39 +53,37 @@ class Replay:
 
     def answer(self, ask: Ask) -> Answer:
         """The recorded answer to ``ask``."""
-        file = _file(self._folder, ask)
-        if not file.exists():
-            raise AsterismError(
-                f"no recorded answer to {ask.task!r} of round {ask.version.round} in stage {ask.version.stage!r}",
-                where=str(self._folder), fix='record a run with --set machine.record="all"',
-            )  # fmt: skip
-        tensors, header = read_tensors(file)
-        described = json.loads(header["answer"])
-        if tuple(described["participants"]) != ask.participants or described["version"] != asdict(ask.version):
-            raise AsterismError("the recorded answer is to another ask: the settings have changed since", where=str(file))
+        tensors, described = self._recorded(ask)
         failures = tuple(Failure(**failure) for failure in described["failures"])
-        if not isinstance(ask, Collect):
-            return self._total(ask, Total(
-                tensors, described["weight"], described["replies"], described["contributors"], described["metrics"], failures
-            ))  # fmt: skip
-        replies = {
-            participant: Reply(
-                {name.removeprefix(f"{participant}/"): v for name, v in tensors.items() if name.startswith(f"{participant}/")},
-                reply["weight"], reply["metrics"], Version(**described["version"]),
-            )
-            for participant, reply in described["answers"].items()
-            if participant not in self._without
-        }  # fmt: skip
-        given = answered(ask, replies.items())
-        return Answers(given.replies, failures) if isinstance(given, Answers) else given
-
-    def _total(self, ask: Ask, total: Total) -> Total:
+        if isinstance(ask, Collect):
+            return Answers(self._replies(tensors, described), failures)
         if self._without & set(ask.participants):
             raise AsterismError(
                 f"round {ask.version.round} kept only the total of its participants, none can be left out of it",
                 fix="leave participants out of stages that collect single replies",
             )
-        return total
+        amounts = (described["weight"], described["replies"], described["contributors"], described["metrics"])
+        return Total(tensors, *amounts, failures)
+
+    def _recorded(self, ask: Ask) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        file = _file(self._folder, ask)
+        if not file.exists():
+            what = f"no recorded answer to {ask.task!r} of round {ask.version.round} in stage {ask.version.stage!r}"
+            raise AsterismError(what, where=str(self._folder), fix="run with --set machine.record=all")
+        tensors, described = read_tensors(file)
+        if (tuple(described["participants"]), described["version"]) != (ask.participants, asdict(ask.version)):
+            raise AsterismError("the recorded answer is to another ask: the settings have changed", where=str(file))
+        return tensors, described
+
+    def _replies(self, tensors: Tensors, described: Mapping[str, Any]) -> dict[str, Reply]:
+        version = Version(**described["version"])
+        replies = {}
+        for participant, reply in described["answers"].items():
+            if participant not in self._without:
+                prefix = f"{participant}/"
+                own = {n.removeprefix(prefix): v for n, v in tensors.items() if n.startswith(prefix)}
+                replies[participant] = Reply(own, reply["weight"], reply["metrics"], version)
+        return replies
 
 
 def _file(folder: Path, ask: Ask) -> Path:

@@ -39,7 +39,10 @@ class Simulation:
 
 
 def simulate(
-    experiment: Experiment, *, dataset: Dataset | None = None, split: FederationSplit | None = None,
+    experiment: Experiment,
+    *,
+    dataset: Dataset | None = None,
+    split: FederationSplit | None = None,
     stores: Stores | None = None,
 ) -> Simulation:
     """The simulated federation of an experiment; images and split may be given instead of loaded and drawn."""
@@ -91,7 +94,9 @@ def computing_device(name: str) -> torch.device:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise AsterismError(f"cannot compute on {name!r}: {reason}", where="machine.device", fix='"cpu" or "auto"') from None
+        raise AsterismError(
+            f"cannot compute on {name!r}: {reason}", where="machine.device", fix='"cpu" or "auto"'
+        ) from None
     return device
 
 

@@ -23,7 +23,8 @@ from asterism.errors import AsterismError
 from asterism.flow import State, Tensors
 from asterism.files import replacing
 
-FORMAT = "1"
+FORMAT = 1
+HEADER = "asterism"
 STATE = re.compile(r"(?P<stage>.+)-round(?P<round>\d+)\.safetensors")
 ENTRY = re.compile(r"(?P<key>.+)@(?P<step>\d+)\.safetensors")
 
@@ -48,9 +49,13 @@ class RunFolder:
         """Writes a checkpoint; earlier rounds of the stage go, unless ``every`` state is to stay."""
         self.stores.write(step)
         header = {
-            "format": FORMAT, "step": str(step), "stage": state.stage, "round": str(state.round), "layout": state.layout,
-            "classes": json.dumps(state.classes), "progress": json.dumps(progress),
-        }  # fmt: skip
+            "step": step,
+            "stage": state.stage,
+            "round": state.round,
+            "layout": state.layout,
+            "classes": list(state.classes),
+            "progress": dict(progress),
+        }
         file = self.path / "states" / f"{state.stage}-round{state.round:03d}.safetensors"
         write_tensors(file, state.tensors, header)
         self.stores.forget(step)
@@ -81,12 +86,8 @@ class RunFolder:
 def read_checkpoint(file: Path) -> Checkpoint:
     """The checkpoint in ``file``, refused with a sentence where it is damaged or of another format."""
     tensors, header = read_tensors(file)
-    if header.get("format") != FORMAT:
-        raise AsterismError(f"state format {header.get('format')!r} is not known", where=str(file))
-    state = State(
-        header["stage"], int(header["round"]), tensors, header["layout"], tuple(json.loads(header["classes"]))
-    )
-    return Checkpoint(int(header["step"]), state, json.loads(header["progress"]))
+    state = State(header["stage"], header["round"], tensors, header["layout"], tuple(header["classes"]))
+    return Checkpoint(header["step"], state, header["progress"])
 
 
 class Stores:
@@ -107,7 +108,7 @@ class Stores:
         for participant, store in self._stores.items():
             for key in sorted(store.changed):
                 file = self._path / quote(participant, safe="") / f"{quote(key, safe='')}@{step:06d}.safetensors"
-                write_tensors(file, store[key], {"format": FORMAT})
+                write_tensors(file, store[key], {})
             store.changed.clear()
 
     def forget(self, step: int) -> None:
@@ -154,24 +155,34 @@ class LocalStore(dict[str, Tensors]):
         super().__setitem__(key, value)
 
 
-def write_tensors(file: Path, tensors: Tensors, header: Mapping[str, str]) -> None:
-    """``file`` holds the tensors and the header, or what it held before."""
+def write_tensors(file: Path, tensors: Tensors, header: Mapping[str, Any]) -> None:
+    """``file`` holds the tensors and the header, or what it held before; equal contents make equal bytes."""
+    # As one entry: the library writes several in random order.
+    described = {HEADER: json.dumps({"format": FORMAT, **header})}
     with replacing(file) as part:
         try:
-            save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, part, dict(header))
+            save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, part, described)
         except SafetensorError as error:  # how the library reports a full disk
             raise OSError(0, str(error)) from error
 
 
-def _header(file: Path) -> dict[str, str]:
-    with _opened(file) as opened:
-        return dict(opened.metadata() or {})
-
-
-def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the header in ``file``."""
     with _opened(file) as opened:
-        return {name: opened.get_tensor(name) for name in opened.keys()}, dict(opened.metadata() or {})  # noqa: SIM118
+        header = _header_of(opened, file)
+        return {name: opened.get_tensor(name) for name in opened.keys()}, header  # noqa: SIM118
+
+
+def _header(file: Path) -> dict[str, Any]:
+    with _opened(file) as opened:
+        return _header_of(opened, file)
+
+
+def _header_of(opened: Any, file: Path) -> dict[str, Any]:
+    header: dict[str, Any] = json.loads((opened.metadata() or {}).get(HEADER, "{}"))
+    if header.get("format") != FORMAT:
+        raise AsterismError(f"format {header.get('format')!r} of this file is not known", where=str(file))
+    return header
 
 
 def _opened(file: Path) -> Any:
@@ -179,5 +190,5 @@ def _opened(file: Path) -> Any:
         return safe_open(file, framework="pt")
     except (SafetensorError, OSError) as error:
         raise AsterismError(
-            f"damaged state file: {error}", where=str(file), fix="remove it to go on from the state before, if kept"
+            f"damaged state file: {error}", where=str(file), fix="remove it to go on from an older one, or run anew"
         ) from error

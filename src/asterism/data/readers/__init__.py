@@ -1,1 +1,1 @@
-"""One file per layout on disk: ``recognises(path)`` says whether it is the one, ``read(path)`` what is in it."""
+"""One file per layout on disk: ``recognises(path)`` says whether it is the one, ``read(path)`` reads it."""

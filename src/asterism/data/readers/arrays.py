@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,9 +44,12 @@ def read(path: Path) -> Parts:
 
 def _arrays(path: Path) -> Mapping[str, NDArray[Any]]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stored:  # np.load would leave a damaged file open
+            file = np.load(stored, allow_pickle=False)
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise ValueError("a single array")
             return {key: file[key] for key in KEYS if key in file}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise AsterismError(f"not an array file: {error}", where=str(path)) from None
 
 

@@ -9,7 +9,7 @@ from asterism.errors import AsterismError
 
 
 def rows(path: Path, columns: int, separator: str | None = None) -> Iterator[list[str]]:
-    """Each row as ``columns`` cells, the last taking the rest; white space separates unless told otherwise."""
+    """Each row as ``columns`` cells, the last taking the rest; white space separates by default."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:

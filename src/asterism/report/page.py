@@ -1,0 +1,170 @@
+"""One self-contained HTML page of a run, or of several side by side: no script, no address outside the file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from asterism.report import figures, words
+from asterism.report.read import RunRecord, read_run
+from asterism.report.rows import class_rows, failure_rows, messages, missed_rounds, newest_tables, site_rows
+from asterism.report.style import svg
+from asterism.report.summary import ACCURACIES, OTHERS, comparison, experiments, title, used
+
+LONG_TABLE = 24
+
+PARTITIONS: Mapping[str, str] = {
+    "class": "Each class is dealt to the participants in shares drawn from a Dirichlet distribution with α = {alpha}, "
+    "class by class, so participants also differ in size. The smaller α, the fewer participants hold a class: near 0 "
+    "each class lies with one of them, from 100 on everyone holds about the same.",
+    "client": "Each participant holds equally many images, in proportions over the classes drawn from a Dirichlet "
+    "distribution with α = {alpha}. The smaller α, the fewer classes a participant holds; from 100 on everyone "
+    "holds about the same.",
+    "client-prior": "Each participant holds equally many images, in proportions over the classes drawn from a "
+    "Dirichlet distribution with α = {alpha} times the share of each class, the paper's literal reading. That is "
+    "strong: at α = 0.1 a participant holds about two classes of twenty.",
+    "iid": "Images are dealt at random, so everyone holds about the same mix (α plays no part).",
+    "by-site": "Every image lies with the participant that the manifest names (α plays no part).",
+}
+
+
+def write_report(folder: Path) -> Path:
+    """``report.html`` in a run folder, made from that folder alone."""
+    return _write(folder / "report.html", render_report(read_run(folder)))
+
+
+def write_comparison(folders: Sequence[Path], out: Path) -> Path:
+    """A page at ``out`` that sets runs side by side; runs of one name are seeds of one experiment."""
+    return _write(out, render_comparison([read_run(folder) for folder in folders]))
+
+
+def render_report(record: RunRecord) -> str:
+    """The page of one run; equal records give equal pages."""
+    tables, rows = newest_tables(record), class_rows(record)
+    last = record.results.stages[-1]
+    return _render(
+        "page.html.jinja",
+        record=record,
+        results=record.results,
+        headline=words.headline(record),
+        last=last,
+        columns=[part for part in words.PARTS if _has(record, part)],
+        paper=_paper(record),
+        pictures=_pictures(record),
+        alpha=_partition_words(record),
+        class_rows=rows,
+        tables=tables,
+        site_rows=site_rows(record),
+        failures=failure_rows(record),
+        missed=missed_rounds(record),
+        by_task=messages(record.ledger, "task"),
+        by_site=messages(record.ledger, "site"),
+        sent=sum(line.bytes for line in record.ledger),
+        about=[line[1:].strip() for line in record.settings_text.splitlines() if line.startswith("#")],
+    )
+
+
+def render_comparison(records: Sequence[RunRecord]) -> str:
+    """The page of several runs."""
+    rows = comparison(record.results for record in records)
+    grouped = _grouped(records)
+    overlaid = None
+    if any(record.evaluated for record in records):
+        label = "Joint accuracy over rounds of " + ", ".join(grouped)
+        overlaid = _picture(figures.overlaid_accuracy(grouped), "overlaid", label)
+    return _render(
+        "comparison.html.jinja",
+        rows=rows,
+        groups=grouped,
+        tables=[("Accuracy", used(rows, ACCURACIES)), ("Discovery and cost", used(rows, OTHERS))],
+        overlaid=overlaid,
+        several=any(len(row.seeds) > 1 for row in rows),
+    )
+
+
+def _grouped(records: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
+    by_results = {id(record.results): record for record in records}
+    groups = experiments(record.results for record in records)
+    return {name: [by_results[id(result)] for result in seeds.values()] for name, seeds in groups.items()}
+
+
+def _pictures(record: RunRecord) -> dict[str, Markup]:
+    """Every picture the record has the numbers for, by the name the page calls it."""
+    found: dict[str, Markup] = {}
+    tables, rows = newest_tables(record), class_rows(record)
+    headline = words.headline(record)
+    if record.evaluated:
+        label = f"Test accuracy over rounds, ending at: {headline}"
+        found["accuracy"] = _picture(figures.accuracy_over_rounds(record), "accuracy", label)
+    if any(answer.loss is not None for answer in record.answered):
+        found["loss"] = _picture(figures.loss_over_rounds(record), "loss", "Mean training loss over rounds")
+    if record.split and record.split.counts is not None:
+        label = "Labelled images of each participant by class; the table of participants gives the totals"
+        found["partition"] = _picture(figures.partition(record.split), "partition", label)
+    if rows:
+        label = "Accuracy of each class; the table of classes gives the same numbers"
+        found["classes"] = _picture(figures.per_class_accuracy(rows), "classes", label)
+    if tables and tables.rows:
+        label = "True class against predicted class, in percent; the table of classes names the worst mistakes"
+        found["confusion"] = _picture(figures.confusion(tables), "confusion", label)
+    return found
+
+
+def _picture(figure: Figure, name: str, label: str) -> Markup:
+    # The element was parsed and written out again, which escapes every name in it.
+    return Markup(svg(figure, name, label))
+
+
+def _has(record: RunRecord, part: str) -> bool:
+    return part == "known" or any(stage.headwise.novel is not None for stage in record.results.stages)
+
+
+def _paper(record: RunRecord) -> dict[str, float]:
+    """The paper's printed accuracies, where the configuration states any."""
+    printed = record.settings.get("paper")
+    values = printed if isinstance(printed, dict) else {}
+    return {part: float(values[part]) for part in words.PARTS if isinstance(values.get(part), int | float)}
+
+
+def _partition_words(record: RunRecord) -> str:
+    settings = record.split.settings if record.split else {}
+    text = PARTITIONS.get(str(settings.get("partition")), "")
+    return text.format(alpha=settings.get("alpha"))
+
+
+def _render(template: str, **context: object) -> str:
+    environment = Environment(
+        loader=PackageLoader("asterism", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "decimal": words.decimal,
+        "amount": words.amount,
+        "size": words.size,
+        "duration": words.duration,
+        "title_of": title,
+    }
+    environment.globals |= {"counted": words.counted, "LONG_TABLE": LONG_TABLE}
+    return environment.get_template(template).render(**context) + "\n"
+
+
+def _write(path: Path, text: str) -> Path:
+    """``path`` holds ``text``, or what it held before."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    return path

@@ -1,0 +1,34 @@
+"""Fixtures of the whole suite; what they are made of is in ``synthetic``, which tests may also import."""
+
+from __future__ import annotations
+
+import pytest
+import synthetic
+
+from asterism.data.images import ImageSet
+from asterism.model import Architecture, Worker
+from asterism.site import Share
+
+
+@pytest.fixture
+def images() -> ImageSet:
+    """48 grey 8×8 pictures of four classes, twelve each."""
+    return synthetic.pictures()
+
+
+@pytest.fixture
+def share(images: ImageSet) -> Share:
+    """All of ``images``."""
+    return synthetic.everything(images)
+
+
+@pytest.fixture
+def worker() -> Worker:
+    """The small network with four head rows for ``images``."""
+    return Worker.of(Architecture(name="small"), synthetic.SHAPE, len(synthetic.CLASSES), seed=7)
+
+
+@pytest.fixture
+def tiny() -> synthetic.Tiny:
+    """Three participants that learn ``images`` in two rounds of FedAvg."""
+    return synthetic.Tiny()

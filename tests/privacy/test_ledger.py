@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from asterism.flow import Collect, Reply, Version
+from asterism.privacy.ledger import Ledger, broken_line
+
+ASK = Collect(("site-1", "site-2"), "prototypes", {}, Version("novel-1", 0, "layout"))
+REPLY = Reply({"centres": torch.zeros(3, 4), "sizes": torch.zeros(3, dtype=torch.int64)}, metrics={"samples": 12.0})
+
+
+@pytest.fixture
+def ledger_file(tmp_path: Path) -> Path:
+    ledger = Ledger(tmp_path / "ledger.jsonl", lambda: "2026-01-01T00:00:00")
+    for site in ASK.participants:
+        assert ledger(site, ASK, REPLY) is REPLY
+    return tmp_path / "ledger.jsonl"
+
+
+def test_each_reply_is_written_with_names_shapes_and_bytes(ledger_file: Path) -> None:
+    first = json.loads(ledger_file.read_text().splitlines()[0])
+    assert (first["site"], first["task"], first["stage"], first["round"]) == ("site-1", "prototypes", "novel-1", 0)
+    assert first["tensors"] == [
+        {"name": "centres", "shape": [3, 4], "bytes": 48},
+        {"name": "sizes", "shape": [3], "bytes": 24},
+    ]
+    assert (first["bytes"], first["samples"]) == (72, 12.0)
+
+
+def test_chain_is_whole_and_goes_on_after_a_restart(ledger_file: Path) -> None:
+    Ledger(ledger_file, lambda: "later")("site-3", ASK, REPLY)
+    assert broken_line(ledger_file) is None
+
+
+@pytest.mark.parametrize("tamper", ["change", "remove", "swap", "garbage"])
+def test_changed_removed_swapped_or_garbled_lines_break_the_chain(ledger_file: Path, tamper: str) -> None:
+    Ledger(ledger_file, lambda: "later")("site-3", ASK, REPLY)
+    one, two, three = ledger_file.read_text().splitlines()
+    lines = {
+        "change": [one.replace("site-1", "site-9"), two, three],
+        "remove": [two, three],
+        "swap": [two, one, three],
+        "garbage": [one, "{", three],
+    }[tamper]
+    ledger_file.write_text("\n".join(lines) + "\n")
+    assert broken_line(ledger_file) in (1, 2)
