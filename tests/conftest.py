@@ -1,13 +1,13 @@
-"""Fixtures of the whole suite; what they are made of is in ``synthetic``, which tests may also import."""
+"""Fixtures of the whole suite; what they are made of is in ``tests.synthetic``, which tests may also import."""
 
 from __future__ import annotations
 
 import pytest
-import synthetic
 
 from asterism.data.images import ImageSet
 from asterism.model import Architecture, Worker
 from asterism.site import Share
+from tests import synthetic
 
 
 @pytest.fixture

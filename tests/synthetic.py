@@ -89,10 +89,10 @@ def thirds() -> dict[str, Tensor]:
 class Tiny:
     """A federation with everything that known class learning needs; ``stores`` are the participants' own."""
 
-    federation: Federation = Federation(clients=2)
-    known: Known = Known(rounds=2)
-    train: Train = Train(batch=8, local_epochs=1, lr=0.05)
-    augment: Augment = Augment(crop=1, flip=False)
+    federation: Federation = field(default_factory=lambda: Federation(clients=2))
+    known: Known = field(default_factory=lambda: Known(rounds=2))
+    train: Train = field(default_factory=lambda: Train(batch=8, local_epochs=1, lr=0.05))
+    augment: Augment = field(default_factory=lambda: Augment(crop=1, flip=False))
     images: ImageSet = field(default_factory=pictures)
     shares: Mapping[str, Tensor] = field(default_factory=thirds)
     backbone: str = "small"

@@ -158,8 +158,9 @@ def test_without_eta_it_is_cross_entropy_to_the_bit() -> None:
 
 def test_one_prototype_leaves_nothing_to_contrast() -> None:
     z, labels, prototypes = drawn((5, 1, 4, 8))
-    loss, *both = prototype_contrastive_loss(z, labels, prototypes), *gradients(
-        lambda a, b: prototype_contrastive_loss(a, labels, b), z, prototypes
+    loss, *both = (
+        prototype_contrastive_loss(z, labels, prototypes),
+        *gradients(lambda a, b: prototype_contrastive_loss(a, labels, b), z, prototypes),
     )
     assert float(loss) == 0.0
     assert all(torch.equal(gradient, torch.zeros_like(gradient)) for gradient in both)

@@ -12,8 +12,19 @@ purposes = st.lists(st.one_of(st.integers(), st.text(max_size=5)), max_size=4).m
 
 
 def test_seeds_are_pinned_so_that_old_runs_can_be_repeated() -> None:
-    assert number(2023, "clients", "known", 0) == PINNED_NUMBER
-    assert torch.randperm(10, generator=generator(2023, "clients", "known", 0)).tolist() == PINNED_ORDER
+    assert number(2023, "clients", "known", 0) == 7623096815869176221
+    assert torch.randperm(10, generator=generator(2023, "clients", "known", 0)).tolist() == [
+        8,
+        1,
+        3,
+        5,
+        6,
+        4,
+        9,
+        2,
+        7,
+        0,
+    ]
 
 
 @given(st.integers(), purposes)

@@ -44,6 +44,6 @@ def _wide(values: Tensor) -> Tensor:
 def _unit(vectors: Tensor) -> Tensor:
     """Rows of length 1, in float32 at least; a row of zeros stays one."""
     vectors = _wide(vectors)
-    length = vectors.norm(dim=1, keepdim=True)
+    length = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
     # Divided by 1 and not by a small number, a row of zeros gets a gradient of ordinary size.
     return vectors / length.masked_fill(length == 0, 1.0)

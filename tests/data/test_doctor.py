@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from asterism.data import doctor
 from asterism.data.doctor import Finding, examine
 from asterism.data.settings import Images
 
@@ -86,6 +85,7 @@ def test_thin_classes_are_named(sound: Path) -> None:
     draw(sound / "train/wasp/1.png", seed=200)
     (found,) = trouble(sound)
     assert (found.level, found.where) == ("warning", "wasp (1)")
+    assert found.what == "classes with fewer than 10 training images: 1"
 
 
 def test_copies_are_named_and_those_in_both_parts_apart(sound: Path) -> None:
@@ -94,7 +94,7 @@ def test_copies_are_named_and_those_in_both_parts_apart(sound: Path) -> None:
     copies, leaks = trouble(sound)
     assert copies.where == "train/ant/copy.png = train/bee/1.png, train/bee/3.png = test/bee/leak.png"
     assert (leaks.what, leaks.where) == (
-        "1 images are in the training and in the test part",
+        "images in both the training and the test part: 1",
         "train/bee/3.png = test/bee/leak.png",
     )
 
@@ -127,6 +127,6 @@ def test_source_that_cannot_be_opened_is_a_finding(tmp_path: Path) -> None:
 
 def test_full_disk_is_a_warning(sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: usage(10, 10, 0))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage(10, 10, 0))
     (found,) = trouble(sound)
     assert (found.level, found.fix) == ("warning", "free some disk space")

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from asterism.data import fetch as fetch_module
 from asterism.data.benchmarks import BENCHMARKS, Archive, Benchmark
 from asterism.data.fetch import download, fetch
 from asterism.data.unpack import unpack
@@ -232,10 +231,17 @@ def test_too_little_room_is_said_before_anything_is_sent(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(fetch_module.shutil, "disk_usage", lambda _: usage(10, 10, 0))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage(10, 10, 0))
     with pytest.raises(AsterismError, match="0 are free"):
         fetch(benchmark(server), tmp_path, progress=silent)
     assert server.asked == []
+
+
+def test_root_that_cannot_be_made_is_named(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(AsterismError, match="cannot write here") as error:
+        fetch(benchmark(server), tmp_path / "file" / "data", progress=silent)
+    assert error.value.where == str(tmp_path / "file" / "data")
 
 
 @pytest.mark.parametrize("url", ["file:///etc/hostname", "ftp://127.0.0.1/a.tar.gz"])
@@ -244,10 +250,12 @@ def test_only_the_web_is_fetched_from(tmp_path: Path, url: str) -> None:
         download(Archive(url, 5, md5="0"), tmp_path / "a.tar.gz", progress=silent)
 
 
-@pytest.mark.parametrize("place", ["file:///etc/hostname", "ftp://127.0.0.1/a.tar.gz"])
-def test_redirection_away_from_the_web_is_not_followed(server: Server, tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize(
+    ("place", "reason"), [("file:///etc/hostname", "not allowed"), ("ftp://127.0.0.1/a.tar.gz", "unknown url type")]
+)
+def test_redirection_away_from_the_web_is_not_followed(server: Server, tmp_path: Path, place: str, reason: str) -> None:
     server.moved = place
-    refused(server, tmp_path / "archive.tar.gz")
+    assert reason in refused(server, tmp_path / "archive.tar.gz").what
     assert names(tmp_path) == []
 
 

@@ -51,7 +51,8 @@ def python2_list(values: list[bytes]) -> bytes:
     return b"](" + b"".join(values) + b"e"
 
 
-def cifar_folder(root: Path, count: int = 3, **changed: bytes) -> Path:
+def cifar_folder(root: Path, **changed: bytes) -> Path:
+    count = 3
     data = np.random.default_rng(0).integers(0, 256, (count, 3072), dtype=np.uint8)
     fields = {
         "data": python2_array(data),
@@ -78,7 +79,7 @@ class TestCifar100:
         cifar_folder(tmp_path)
         content = {b"data": np.ones((1, 3072), np.uint8), "fine_labels": [1], "filenames": [b"a.png"]}
         (tmp_path / "train").write_bytes(pickle.dumps(content, protocol=2))
-        assert cifar100.read(tmp_path).train.pixels.unique().tolist() == [1]
+        assert bool((cifar100.read(tmp_path).train.pixels == 1).all())
 
     @pytest.mark.parametrize("program", [b"cos\nsystem\n", b"cbuiltins\neval\n", b"cnumpy\nload\n"])
     def test_a_file_that_would_run_a_program_is_refused_unrun(self, tmp_path: Path, program: bytes) -> None:
@@ -185,7 +186,7 @@ class TestCub200:
         assert error.value.where == str(tmp_path / "classes.txt")
 
 
-def annotations(*rows: tuple[int, str]) -> dict[str, Any]:
+def car_table(*rows: tuple[int, str]) -> dict[str, Any]:
     kind = [("bbox_x1", "O"), ("class", "O"), ("fname", "O")]
     return {"annotations": np.array([[(1, number, name) for number, name in rows]], dtype=kind)}
 
@@ -195,9 +196,9 @@ def cars_folder(root: Path, *, labelled: bool = True) -> Path:
     names = np.empty((1, 2), dtype=object)
     names[0, :] = ["Acura TL 2012", "BMW M3 2012"]
     savemat(root / "devkit/cars_meta.mat", {"class_names": names})
-    savemat(root / "devkit/cars_train_annos.mat", annotations((2, "00001.jpg"), (1, "00002.jpg")))
+    savemat(root / "devkit/cars_train_annos.mat", car_table((2, "00001.jpg"), (1, "00002.jpg")))
     if labelled:
-        savemat(root / "cars_test_annos_withlabels.mat", annotations((2, "00001.jpg")))
+        savemat(root / "cars_test_annos_withlabels.mat", car_table((2, "00001.jpg")))
     for name in ("cars_train/00001.jpg", "cars_train/00002.jpg", "cars_test/00001.jpg"):
         draw(root / name)
     return root
@@ -223,7 +224,7 @@ class TestCars:
 
     def test_class_out_of_range_is_named_with_its_row(self, tmp_path: Path) -> None:
         table = cars_folder(tmp_path) / "devkit/cars_train_annos.mat"
-        savemat(table, annotations((1, "00001.jpg"), (3, "00002.jpg")))
+        savemat(table, car_table((1, "00001.jpg"), (3, "00002.jpg")))
         with pytest.raises(AsterismError, match="class 3 of 2") as error:
             cars.read(tmp_path)
         assert error.value.where == f"{table} row 2"
@@ -233,4 +234,5 @@ def test_digits_fill_the_whole_range_of_grey() -> None:
     parts = digits.read()
     assert (len(parts.train), parts.train.shape, parts.test) == (1797, (1, 8, 8), None)
     assert parts.train.classes[3] == "three"
-    assert (parts.train.pixels.min(), parts.train.pixels.max(), parts.train.labels[3]) == (0, 255, 3)
+    pixels, labels = parts.train.pixels, parts.train.labels
+    assert (int(pixels.min()), int(pixels.max()), int(labels[3])) == (0, 255, 3)

@@ -11,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asterism.data import pack as pack_module
 from asterism.data.images import Dataset, ImageSet
 from asterism.data.pack import HEADER, pack
 from asterism.data.readers import packed
@@ -89,10 +88,17 @@ def test_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mon
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(pack_module.os, "fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(AsterismError, match="No space left"):
         pack(dataset(), tmp_path / "out", 10**6)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(AsterismError, match="cannot write") as error:
+        pack(dataset(), tmp_path / "file" / "out", 10**6)
+    assert error.value.where == str(tmp_path / "file" / "out")
 
 
 def test_interrupted_packing_is_swept_up_by_the_next(tmp_path: Path) -> None:

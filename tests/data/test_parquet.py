@@ -53,7 +53,7 @@ def test_both_parts_are_read_in_the_order_of_files_and_rows(tmp_path: Path) -> N
     assert parts.train.pixels[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 4]
     assert parts.train.labels.tolist() == [1, 0, -1, 0, 1]
     assert parts.train.ids[:2] == ["a.png", "train-00000-of-00002.parquet#2"]
-    assert (parts.test.pixels[0, 0, 0, 0], parts.test.classes) == (5, ("ant", "bee"))
+    assert (int(parts.test.pixels[0, 0, 0, 0]), parts.test.classes) == (5, ("ant", "bee"))
 
 
 def test_names_may_come_from_the_metadata_of_the_hub(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from xml.etree import ElementTree
 import matplotlib
 import numpy as np
 import pytest
-from fabricated import Sample, write_run
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
@@ -17,6 +16,7 @@ from asterism.report.curves import curve, mean_curve
 from asterism.report.read import RunRecord, read_run
 from asterism.report.rows import ClassRow, class_rows
 from asterism.report.style import shown, svg, thinned
+from tests.report.fabricated import Sample, write_run
 
 
 def fabricated(folder: Path, sample: Sample | None = None) -> RunRecord:

@@ -82,8 +82,7 @@ _ALL = (
         classes=100,
         size=56,
         folders=("imagenet-subset",),
-        source="register at https://www.image-net.org/download.php, then lay out train/<class> "
-        "and val/<class>",
+        source="register at https://www.image-net.org/download.php, then lay out train/<class> and val/<class>",
     ),
     Benchmark(
         "cub200",

@@ -42,9 +42,7 @@ class Seen:
     sites: Counter[str] = field(default_factory=Counter)
     tests: int = 0
     bad: list[str] = field(default_factory=list)
-    copies: dict[bytes, list[tuple[str, bool]]] = field(
-        default_factory=dict
-    )  # ids, and whether in the test part
+    copies: dict[bytes, list[tuple[str, bool]]] = field(default_factory=dict)  # ids, and whether in the test part
 
 
 def examine(settings: Images, *, clusters: int | None = None, participants: int = 1) -> list[Finding]:
@@ -151,7 +149,7 @@ def classes(seen: Seen, listing: Listing) -> Iterator[Finding]:
     if thin:
         yield Finding(
             "warning",
-            f"{len(thin)} classes have fewer than {FEWEST_PER_CLASS} training images",
+            f"classes with fewer than {FEWEST_PER_CLASS} training images: {len(thin)}",
             some(thin),
             "add images, or leave the classes out",
         )
@@ -162,12 +160,12 @@ def duplicates(seen: Seen) -> Iterator[Finding]:
     groups = [group for group in seen.copies.values() if len(group) > 1]
     leaks = [group for group in groups if len({test for _, test in group}) == 2]
     for found, what, fix in (
-        (groups, "images are stored more than once", "keep one copy of each"),
-        (leaks, "images are in the training and in the test part", "remove them from one part"),
+        (groups, "images stored more than once", "keep one copy of each"),
+        (leaks, "images in both the training and the test part", "remove them from one part"),
     ):
         if found:
             names = [" = ".join(id for id, _ in group) for group in found]
-            yield Finding("warning", f"{len(found)} {what}", some(names), fix)
+            yield Finding("warning", f"{what}: {len(found)}", some(names), fix)
 
 
 def crowding(seen: Seen, clusters: int, participants: int) -> Iterator[Finding]:
@@ -175,9 +173,7 @@ def crowding(seen: Seen, clusters: int, participants: int) -> Iterator[Finding]:
     train = sum(seen.sites.values())
     named = {site: count for site, count in seen.sites.items() if site}
     sites = named or {f"each of {participants} participants": train // participants}
-    thin = [
-        f"{site} ({count} images)" for site, count in sites.items() if count / clusters < FEWEST_PER_PROTOTYPE
-    ]
+    thin = [f"{site} ({count} images)" for site, count in sites.items() if count / clusters < FEWEST_PER_PROTOTYPE]
     if thin:
         yield Finding(
             "warning",

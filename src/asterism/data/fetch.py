@@ -27,7 +27,7 @@ Progress = Callable[[int, int], None]  # bytes so far, bytes in all
 NETWORK = (urllib.error.URLError, ConnectionError, TimeoutError, ssl.SSLError, http.client.HTTPException)
 BLOCK = 1 << 18
 TIMEOUT = 30.0  # seconds without a byte
-UNPACKED = 2.0  # unpacked images take about as much as their archive; never seen above twice
+UNPACKED = 2.0  # room to find free for what is unpacked, in sizes of the archive
 
 
 def fetch(benchmark: Benchmark, root: Path, *, progress: Progress) -> Path:
@@ -42,16 +42,13 @@ def fetch(benchmark: Benchmark, root: Path, *, progress: Progress) -> Path:
             where=benchmark.source,
             fix=f"put the folders below {target}",
         )
-    root.mkdir(parents=True, exist_ok=True)
     _check_room(archive, root)
     stored = root / archive.file
     by_hand = stored.exists()
     if not by_hand:
         download(archive, stored, progress=progress)
     elif not _hash_fits(archive, stored):
-        raise AsterismError(
-            "this is not the published archive", where=str(stored), fix="remove it and fetch again"
-        )
+        raise AsterismError("this is not the published archive", where=str(stored), fix="remove it and fetch again")
     unpack(stored, target)
     if not by_hand:
         stored.unlink()
@@ -97,9 +94,7 @@ def _explained(error: Exception, archive: Archive, part: Path) -> AsterismError:
     by_hand = f"put {part.stem} into {part.parent} by hand"
     if isinstance(error, urllib.error.HTTPError):
         error.close()
-        return AsterismError(
-            f"the server answered {error.code} {error.reason}", where=archive.url, fix=by_hand
-        )
+        return AsterismError(f"the server answered {error.code} {error.reason}", where=archive.url, fix=by_hand)
     again = "run the same command again"
     if isinstance(error, NETWORK):
         reason = getattr(error, "reason", error)
@@ -126,7 +121,7 @@ def _receive(archive: Archive, part: Path, progress: Progress) -> None:
 
 
 def _opener() -> urllib.request.OpenerDirector:
-    """An opener that knows http and https only, so that no redirection reaches a local file."""
+    """An opener that knows http and https only, so that no redirection leaves the web."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),
@@ -153,6 +148,12 @@ def _hash_fits(archive: Archive, path: Path) -> bool:
 
 
 def _check_room(archive: Archive, root: Path) -> None:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise AsterismError(
+            f"cannot write here: {error.strerror}", where=str(root), fix="name another folder with --root"
+        ) from None
     needed = int(archive.bytes * (1 + UNPACKED))
     free = shutil.disk_usage(root).free
     if free < needed:

@@ -21,19 +21,17 @@ from asterism.data.images import Dataset, ImageSet
 from asterism.data.readers.packed import FORMAT, INDEX
 from asterism.errors import AsterismError
 
-HEADER = 1024  # bytes kept free in every shard for the header of safetensors, which takes about 350
+HEADER = 1024  # bytes kept free in every shard for the header of safetensors, which takes about 300
 
 
 def pack(dataset: Dataset, folder: Path, shard_bytes: int) -> int:
     """The number of shards, of at most ``shard_bytes`` each, that now lie in the new ``folder``."""
     if folder.exists():
-        raise AsterismError(
-            "this folder exists already", where=str(folder), fix="name a new one, or remove it first"
-        )
+        raise AsterismError("this folder exists already", where=str(folder), fix="name a new one, or remove it first")
     partial = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
     try:
+        partial.mkdir(parents=True)
         index: dict[str, Any] = {
             "format": FORMAT,
             "name": dataset.name,
@@ -46,7 +44,7 @@ def pack(dataset: Dataset, folder: Path, shard_bytes: int) -> int:
         partial.rename(folder)
     except OSError as error:
         raise AsterismError(
-            f"cannot write: {error.strerror}", where=str(folder), fix="free some space"
+            f"cannot write: {error.strerror}", where=str(folder), fix="free some space, or name another folder"
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)

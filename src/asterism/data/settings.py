@@ -32,9 +32,7 @@ class Augment(Section):
 class Images(Section):
     """Where the images come from and which shape they take in memory."""
 
-    images: Annotated[str, Field(min_length=1)] = (
-        "digits"  # a benchmark, a folder, a manifest, an .npz, parquet
-    )
+    images: Annotated[str, Field(min_length=1)] = "digits"  # a benchmark, a folder, a manifest, an .npz, parquet
     root: str = ""  # where fetched benchmarks lie; empty: $ASTERISM_DATA, else the cache folder of the user
     size: Annotated[int, Field(ge=8)] | None = None  # pixels per side; None: as stored, and all must agree
     colour: Literal["as-stored", "rgb", "grey"] = "as-stored"

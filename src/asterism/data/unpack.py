@@ -15,8 +15,8 @@ def unpack(archive: Path, target: Path) -> None:
     """The content of a .tar, .tar.gz, .tgz or .zip file as the new folder ``target``."""
     partial = target.with_name(f".{target.name}.part")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
     try:
+        partial.mkdir(parents=True)
         if zipfile.is_zipfile(archive):
             _unzip(archive, partial)
         else:
@@ -26,9 +26,7 @@ def unpack(archive: Path, target: Path) -> None:
     except tarfile.FilterError as error:
         raise AsterismError(f"the archive is not safe to unpack: {error}", where=str(archive)) from None
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise AsterismError(
-            f"the archive is damaged: {error}", where=str(archive), fix="fetch it again"
-        ) from None
+        raise AsterismError(f"the archive is damaged: {error}", where=str(archive), fix="fetch it again") from None
     except OSError as error:
         raise AsterismError(
             f"cannot unpack: {error.strerror or error}",

@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from asterism.flow import Ask, Reply
 from asterism.files import Lines
+from asterism.flow import Ask, Reply
 
 FIRST = "0" * 64
 

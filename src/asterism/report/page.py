@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from asterism.files import write_text
 from asterism.report import figures, words
 from asterism.report.read import RunRecord, read_run
 from asterism.report.rows import class_rows, failure_rows, messages, missed_rounds, newest_tables, site_rows
@@ -35,12 +35,15 @@ PARTITIONS: Mapping[str, str] = {
 
 def write_report(folder: Path) -> Path:
     """``report.html`` in a run folder, made from that folder alone."""
-    return _write(folder / "report.html", render_report(read_run(folder)))
+    path = folder / "report.html"
+    write_text(path, render_report(read_run(folder)))
+    return path
 
 
 def write_comparison(folders: Sequence[Path], out: Path) -> Path:
     """A page at ``out`` that sets runs side by side; runs of one name are seeds of one experiment."""
-    return _write(out, render_comparison([read_run(folder) for folder in folders]))
+    write_text(out, render_comparison([read_run(folder) for folder in folders]))
+    return out
 
 
 def render_report(record: RunRecord) -> str:
@@ -137,11 +140,17 @@ def _partition_words(record: RunRecord) -> str:
     return text.format(alpha=settings.get("alpha"))
 
 
+def _printable(value: object) -> object:
+    """Any text of a run without the characters that HTML forbids; what is markup already went through here."""
+    return words.printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
 def _render(template: str, **context: object) -> str:
     environment = Environment(
         loader=PackageLoader("asterism", "report"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_printable,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -154,17 +163,3 @@ def _render(template: str, **context: object) -> str:
     }
     environment.globals |= {"counted": words.counted, "LONG_TABLE": LONG_TABLE}
     return environment.get_template(template).render(**context) + "\n"
-
-
-def _write(path: Path, text: str) -> Path:
-    """``path`` holds ``text``, or what it held before."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-    return path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import unicodedata
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +14,8 @@ from xml.etree import ElementTree
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from asterism.report.words import printable
 
 INK, MUTED, FAINT, RULE = "#1f2933", "#5f6b7a", "#b4bfca", "#d5dbe1"
 # From the palette of Okabe and Ito, told apart by colour-blind eyes; lightness differs too, for a grey print.
@@ -83,7 +84,7 @@ def canvas(height: float, width: float = WIDTH) -> tuple[Figure, Axes]:
 
 def shown(name: str, longest: int = LONGEST_NAME) -> str:
     """A name as a picture can print it: one line, no control characters, not too long."""
-    plain = "".join("�" if unicodedata.category(c) in ("Cc", "Cs") else c for c in " ".join(name.split()))
+    plain = printable(" ".join(name.split()))
     return plain if len(plain) <= longest else plain[: longest - 1] + "…"
 
 
@@ -108,7 +109,7 @@ def svg(figure: Figure, name: str, label: str) -> str:
     for size in ("width", "height", "version"):
         root.attrib.pop(size, None)
     largest = f"max-width:{100 * figure.get_figwidth():.0f}px"
-    root.attrib.update({"role": "img", "aria-label": label, "style": largest})
+    root.attrib.update({"role": "img", "aria-label": printable(label), "style": largest})
     return ElementTree.tostring(root, encoding="unicode")
 
 

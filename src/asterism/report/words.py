@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 from asterism.metrics import Scores
 from asterism.report.read import RunRecord
 
@@ -47,6 +49,11 @@ def duration(seconds: float) -> str:
         return f"{minutes} min {rest:02d} s"
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"{hours} h {minutes:02d} min"
+
+
+def printable(text: str) -> str:
+    """``text`` with a mark for every character that no page may hold: controls and halves of surrogate pairs."""
+    return "".join(c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs") else "�" for c in text)
 
 
 def headline(record: RunRecord) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from asterism.algorithms.known import known_stage, upright
+from asterism.algorithms.known import upright
 from asterism.errors import AsterismError
 from asterism.experiment import load
 from asterism.flow import State, run
@@ -23,11 +23,9 @@ def replay(folder: Path) -> dict[str, Any]:
     if kept is None:
         raise AsterismError("the run kept no state", where=str(folder))
     simulation = simulate(experiment)
-    flow = known_stage(
-        simulation.state, simulation.participants, experiment.known, federation=experiment.federation,
-        train=experiment.train, augment=experiment.data.augment, seed=experiment.seed,
-    )  # fmt: skip
-    final = upright(run(flow, Replay(folder).answer, lambda state: None), simulation.worker)
+    final = upright(
+        run(simulation.known(simulation.state), Replay(folder).answer, lambda state: None), simulation.worker
+    )
     return {final.stage: {"round": final.round, "same": same(final, kept.state)}}
 
 

@@ -30,6 +30,9 @@ class Fleet(Protocol):
 class Progress(Protocol):
     """Where a run tells how far it is."""
 
+    def warned(self, sentence: str) -> None:
+        """Something the user should know, though the run goes on."""
+
     def drawn(self, picture: Picture) -> None:
         """It is settled who holds which image of a stage."""
 
@@ -81,7 +84,7 @@ class Driver:
     evaluate_every: int = 1
     keep_every: bool = False
     recorder: Recorder | None = None
-    record: str = "none"
+    record_totals: bool = False
     account: Account = field(default_factory=Account)
 
     def __post_init__(self) -> None:
@@ -99,7 +102,7 @@ class Driver:
         self.progress.asked(ask)
         started = time.monotonic()
         answer = self.fleet.answer(ask)
-        if self.recorder is not None and (self.record == "all" or not isinstance(answer, Total)):
+        if self.recorder is not None and (self.record_totals or not isinstance(answer, Total)):
             self.recorder.record(ask, answer)
         replies = answer.replies if isinstance(answer, Total) else len(answer.replies)
         missed = replies < self.quorum

@@ -13,24 +13,21 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from asterism.algorithms.known import known_stage, upright
+from asterism.algorithms.known import upright
 from asterism.data.images import Dataset
 from asterism.data.picture import site_class_picture
 from asterism.data.sources import load as load_images
 from asterism.data.split import load_split, make_split, save
 from asterism.errors import AsterismError
-from asterism.evaluation import Tables, measure, scores
 from asterism.experiment import Experiment, dump
 from asterism.experiment import load as load_experiment
 from asterism.files import write_json, write_text
 from asterism.flow import State, run
 from asterism.privacy.ledger import Ledger
 from asterism.report.page import write_report
-from asterism.runs.driver import Account, Driver, Progress, Scores, now
+from asterism.runs.driver import Account, Driver, Progress, now
 from asterism.runs.replay import Recorder
-from asterism.runs.simulate import Simulation, seen_so_far, simulate
+from asterism.runs.simulate import Simulation, simulate
 from asterism.runs.store import RunFolder
 
 
@@ -56,6 +53,8 @@ def execute(folder: Path, progress: Progress) -> dict[str, Any]:
         raise AsterismError("not a run folder: it has no config.toml", where=str(folder))
     experiment = load_experiment(folder / "config.toml")
     with _locked(folder):
+        for stale in folder.rglob(".*.part"):  # what a kill left half-written
+            stale.unlink()
         return _execute(folder, experiment, progress)
 
 
@@ -69,6 +68,9 @@ def _execute(folder: Path, experiment: Experiment, progress: Progress) -> dict[s
     state = _begin(simulation, kept, driver)
     if loaded.skipped:
         driver.event("images_skipped", count=len(loaded.skipped), ids=list(loaded.skipped))
+        progress.warned(f"{len(loaded.skipped)} images could not be read and were skipped, first {loaded.skipped[0]}")
+    if experiment.novel:
+        progress.warned("this version learns known classes only: the run ends before its novel stages")
     state = _known(simulation, driver, state, folder)
     results = {"run": experiment.name, "seed": experiment.seed, "stages": driver.results()}
     write_json(folder / "results.json", results)
@@ -89,22 +91,19 @@ def _simulation(folder: Path, experiment: Experiment, dataset: Dataset, kept: Ru
 
 def _driver(simulation: Simulation, kept: RunFolder, progress: Progress) -> Driver:
     experiment = simulation.experiment
-
-    def measured(state: State) -> Scores:
-        return scores(_tables(simulation, state))
-
+    record = experiment.machine.record
     simulation.fleet.gates = (Ledger(kept.path / "ledger.jsonl", now),)
     simulation.fleet.watch = progress.replied
     return Driver(
-        kept, simulation.fleet, measured, progress,
+        kept, simulation.fleet, simulation.measure, progress,
         quorum=experiment.federation.quorum, patience=experiment.federation.patience,
         evaluate_every=experiment.evaluation.every, keep_every=experiment.machine.keep == "all",
-        recorder=Recorder(kept.path), record=experiment.machine.record,
+        recorder=None if record == "none" else Recorder(kept.path), record_totals=record == "all",
     )  # fmt: skip
 
 
 def _begin(simulation: Simulation, kept: RunFolder, driver: Driver) -> State:
-    """The state to go on from: the newest kept one, or the first, which is kept so that even round 1 can be resumed."""
+    """The state to go on from: the newest kept one, or the one before the first round."""
     experiment, checkpoint = simulation.experiment, kept.newest()
     if checkpoint is None:
         driver.event(
@@ -125,33 +124,16 @@ def _known(simulation: Simulation, driver: Driver, state: State, folder: Path) -
     if state.round == 0:
         driver.event("stage_started", stage=stage.name, rounds=experiment.known.rounds, classes=list(stage.classes))
     driver.progress.stage(stage.name, experiment.known.rounds, state.round)
-    flow = known_stage(
-        state, simulation.participants, experiment.known, federation=experiment.federation, train=experiment.train,
-        augment=experiment.data.augment, seed=experiment.seed,
-    )  # fmt: skip
-    final = upright(run(flow, driver.ask, driver.keep), simulation.worker)
+    final = upright(run(simulation.known(state), driver.ask, driver.keep), simulation.worker)
     driver.finish(final, len(stage.classes))
     _write_tables(folder, simulation, final)
     return final
 
 
-def _tables(simulation: Simulation, state: State) -> Tables:
-    """Count tables of a state on the test images of every class met up to its stage."""
-    stages = simulation.split.stages
-    met = stages[: [stage.name for stage in stages].index(state.stage) + 1]
-    classes = sum(len(stage.classes) for stage in met)
-    test = seen_so_far(simulation.test, classes)
-    return measure(state, simulation.worker, test, len(stages[0].classes), classes)
-
-
 def _write_tables(folder: Path, simulation: Simulation, state: State) -> None:
-    tables = _tables(simulation, state)
-    classes = [name for stage in simulation.split.stages for name in stage.classes][: len(tables["joint"])]
-    counts = {name: np.asarray(table).astype(int).tolist() for name, table in tables.items()}
-    write_json(
-        folder / "tables" / f"{state.stage}.json",
-        {"format": 1, "stage": state.stage, "classes": classes, "rows": list(state.classes), **counts},
-    )
+    counts = {name: table.astype(int).tolist() for name, table in simulation.tables(state).items()}
+    names = {"classes": simulation.classes_met(state.stage), "rows": state.classes}
+    write_json(folder / "tables" / f"{state.stage}.json", {"format": 1, "stage": state.stage, **names, **counts})
 
 
 def versions() -> dict[str, str]:

@@ -26,6 +26,9 @@ from asterism.flow import Ask, Failure
 class Silent:
     """Tells nothing."""
 
+    def warned(self, sentence: str) -> None:
+        """Nothing."""
+
     def drawn(self, picture: Picture) -> None:
         """Nothing."""
 
@@ -71,11 +74,15 @@ class Plain(Silent):
         words += [f"{_rate(event):,.0f} images/s", f"{left:.0f} s left"]
         self._say("  ".join(words))
         for failure in event["failed"]:
-            self._say(_failed(failure))
+            self.warned(_failed(failure))
 
     def measured(self, stage: str, round: int, scores: Mapping[str, Any]) -> None:
         """Says the accuracies of a state."""
         self._say(f"{stage} after round {round}: {accuracies(scores)}")
+
+    def warned(self, sentence: str) -> None:
+        """Says a warning."""
+        self._say(f"warning: {sentence}")
 
     def _say(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)
@@ -120,7 +127,7 @@ class Live(Silent):
         if self._clients is not None:
             self._bar.advance(self._clients)
         if isinstance(outcome, Failure):
-            self._bar.console.print(f"[yellow]{_failed(vars(outcome))}[/]", highlight=False)
+            self.warned(_failed(vars(outcome)))
 
     def round(self, event: Mapping[str, Any]) -> None:
         """One round more."""
@@ -131,6 +138,10 @@ class Live(Silent):
         """Shows the accuracies beside the bar."""
         self._scores = accuracies(scores)
         self._note(round)
+
+    def warned(self, sentence: str) -> None:
+        """Says a warning above the bar."""
+        self._bar.console.print(f"warning: {sentence}", style="yellow", markup=False, highlight=False)
 
     def close(self) -> None:
         """Leaves the terminal as it was."""

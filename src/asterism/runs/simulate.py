@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from asterism.algorithms import TASKS
+from asterism.algorithms.known import known_stage
 from asterism.data.images import Dataset, ImageSet
 from asterism.data.sources import load as load_images
 from asterism.data.split import FederationSplit, make_split
 from asterism.errors import AsterismError
+from asterism.evaluation import Tables, measure, scores
 from asterism.experiment import Experiment
-from asterism.flow import State
+from asterism.flow import Flow, State
 from asterism.model import Worker
 from asterism.runs.inprocess import InProcess
 from asterism.runs.store import Stores
@@ -36,6 +38,34 @@ class Simulation:
     def participants(self) -> tuple[str, ...]:
         """Names of all participants."""
         return self.split.participants
+
+    def known(self, state: State) -> Flow:
+        """The flow of known class learning from ``state`` on, with the experiment's settings."""
+        e = self.experiment
+        return known_stage(
+            state,
+            self.participants,
+            e.known,
+            federation=e.federation,
+            train=e.train,
+            augment=e.data.augment,
+            seed=e.seed,
+        )
+
+    def classes_met(self, stage: str) -> tuple[str, ...]:
+        """Names of the true classes that a stage and those before it brought."""
+        stages = self.split.stages
+        met = stages[: [s.name for s in stages].index(stage) + 1]
+        return tuple(name for s in met for name in s.classes)
+
+    def tables(self, state: State) -> Tables:
+        """Count tables of a state on the test images of every class met up to its stage."""
+        known, classes = len(self.split.stages[0].classes), len(self.classes_met(state.stage))
+        return measure(state, self.worker, _of_classes(self.test, classes), known, classes)
+
+    def measure(self, state: State) -> dict[str, object]:
+        """Accuracies of a state under both protocols, in percent."""
+        return scores(self.tables(state))
 
 
 def simulate(
@@ -79,12 +109,6 @@ def positions(images: ImageSet, classes: Sequence[str]) -> Tensor:
     return table[images.labels]  # a label of −1 reads the last entry
 
 
-def seen_so_far(test: Share, classes: int) -> Share:
-    """The test images of the first ``classes`` classes, which is what a state can be measured on."""
-    of_those = test.targets[test.indices] < classes
-    return Share(test.images, test.targets, test.indices[of_those])
-
-
 def computing_device(name: str) -> torch.device:
     """The device called ``name``; "auto" is the first GPU where there is one, else the CPU."""
     if name == "auto":
@@ -103,6 +127,11 @@ def computing_device(name: str) -> torch.device:
 def _test_share(test: ImageSet, classes: Sequence[str]) -> Share:
     targets = positions(test, classes)
     return Share(test, targets, (targets >= 0).nonzero().flatten())
+
+
+def _of_classes(share: Share, classes: int) -> Share:
+    """The images of the first ``classes`` classes of a share."""
+    return Share(share.images, share.targets, share.indices[share.targets[share.indices] < classes])
 
 
 def _require_clients(experiment: Experiment, participants: Sequence[str]) -> None:

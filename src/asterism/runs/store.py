@@ -20,8 +20,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from asterism.errors import AsterismError
-from asterism.flow import State, Tensors
 from asterism.files import replacing
+from asterism.flow import State, Tensors
 
 FORMAT = 1
 HEADER = "asterism"

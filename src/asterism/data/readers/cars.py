@@ -48,8 +48,6 @@ def _matrix(path: Path, name: str) -> Any:
     try:
         return np.atleast_1d(loadmat(path, squeeze_me=True)[name])
     except FileNotFoundError:
-        raise AsterismError(
-            "a file of the benchmark is missing", where=str(path), fix="unpack it again"
-        ) from None
+        raise AsterismError("a file of the benchmark is missing", where=str(path), fix="unpack it again") from None
     except Exception as error:  # scipy raises many kinds on a damaged file
         raise AsterismError(f"not a table of Stanford Cars: {error}", where=str(path)) from None

@@ -21,6 +21,4 @@ def read() -> Parts:
     images, labels = load_digits(return_X_y=True)
     pixels = np.rint(images * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
     ids = [f"digit-{i:04d}" for i in range(len(pixels))]
-    return Parts(
-        ImageSet(torch.from_numpy(pixels), torch.from_numpy(labels.astype(np.int64)), ids, CLASSES), None
-    )
+    return Parts(ImageSet(torch.from_numpy(pixels), torch.from_numpy(labels.astype(np.int64)), ids, CLASSES), None)

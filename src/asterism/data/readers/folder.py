@@ -60,12 +60,8 @@ def files_below(folder: Path) -> Iterator[str]:
 
 def _part(root: Path, names: Sequence[str]) -> Path | None:
     """The first of these folders that holds folders; one that holds images is a class (of trains, say)."""
-    return next(
-        (root / name for name in names if (root / name).is_dir() and _class_folders(root / name)), None
-    )
+    return next((root / name for name in names if (root / name).is_dir() and _class_folders(root / name)), None)
 
 
 def _class_folders(folder: Path) -> list[str]:
-    return sorted(
-        entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith(".")
-    )
+    return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))

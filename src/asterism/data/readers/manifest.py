@@ -61,9 +61,7 @@ def _item(manifest: Path, number: int, row: Mapping[str, str], label: int) -> It
     if not row["path"]:
         raise AsterismError("the path is empty", where=where)
     if row["split"] not in ("", "train", "test"):
-        raise AsterismError(
-            f"split is {row['split']!r}", where=where, fix="write train or test, or leave it empty"
-        )
+        raise AsterismError(f"split is {row['split']!r}", where=where, fix="write train or test, or leave it empty")
     return Item(
         row["path"],
         str(manifest.parent / row["path"]),

@@ -36,9 +36,7 @@ def read(folder: Path) -> Parts:
     try:
         return Parts(_part(folder, index, "train"), _part(folder, index, "test"))
     except (KeyError, TypeError, ValueError) as error:
-        raise AsterismError(
-            f"the index is damaged: {error}", where=str(folder / INDEX), fix="pack again"
-        ) from None
+        raise AsterismError(f"the index is damaged: {error}", where=str(folder / INDEX), fix="pack again") from None
 
 
 def _index(folder: Path) -> Mapping[str, Any]:
@@ -85,9 +83,7 @@ def _shard(path: Path, sha256: str) -> dict[str, Tensor]:
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
-        raise AsterismError(
-            "a shard is missing", where=str(path), fix="copy it again, or pack again"
-        ) from None
+        raise AsterismError("a shard is missing", where=str(path), fix="copy it again, or pack again") from None
     if found != sha256:
         raise AsterismError(
             "a shard is damaged: its hash is not the index's",

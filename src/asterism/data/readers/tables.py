@@ -13,9 +13,7 @@ def rows(path: Path, columns: int, separator: str | None = None) -> Iterator[lis
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
-        raise AsterismError(
-            "a file of the benchmark is missing", where=str(path), fix="unpack it again"
-        ) from None
+        raise AsterismError("a file of the benchmark is missing", where=str(path), fix="unpack it again") from None
     for number, line in enumerate(lines, start=1):
         cells = line.split(separator, columns - 1)
         if len(cells) < columns:

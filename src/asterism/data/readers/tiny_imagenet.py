@@ -25,9 +25,7 @@ def read(root: Path) -> Listing:
     ids = sorted(entry.name for entry in (root / "train").iterdir() if entry.is_dir())
     numbers = {id: i for i, id in enumerate(ids)}
     train = [
-        Item(Path(path).name, path, numbers[id])
-        for id in ids
-        for path in files_below(root / "train" / id / "images")
+        Item(Path(path).name, path, numbers[id]) for id in ids for path in files_below(root / "train" / id / "images")
     ]
     annotations = root / "val" / "val_annotations.txt"
     test = []
@@ -42,9 +40,7 @@ def _names(root: Path, ids: list[str]) -> tuple[str, ...]:
     table = root / "words.txt"
     words = dict(rows(table, 2, "\t")) if table.is_file() else {}
     used = Counter(words.get(id, id) for id in ids)
-    return tuple(
-        words[id] if id in words and used[words[id]] == 1 else _with_id(words.get(id), id) for id in ids
-    )
+    return tuple(words[id] if id in words and used[words[id]] == 1 else _with_id(words.get(id), id) for id in ids)
 
 
 def _with_id(words: str | None, id: str) -> str:

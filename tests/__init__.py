@@ -1,0 +1,1 @@
+"""The test suite; what several of its files share is imported as ``tests.synthetic``."""
