@@ -80,7 +80,8 @@ class Lines:
         return next(reversed(self._texts()), None)
 
     def _texts(self) -> list[str]:
-        return self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
+        # Not splitlines(), which also splits at separators that JSON leaves as they are.
+        return self._path.read_text(encoding="utf-8").split("\n")[:-1] if self._path.exists() else []
 
 
 def _sync_folder(folder: Path) -> None:

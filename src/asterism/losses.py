@@ -46,4 +46,5 @@ def _unit(vectors: Tensor) -> Tensor:
     vectors = _wide(vectors)
     length = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
     # Divided by 1 and not by a small number, a row of zeros gets a gradient of ordinary size.
-    return vectors / length.masked_fill(length == 0, 1.0)
+    unit: Tensor = vectors / length.masked_fill(length == 0, 1.0)
+    return unit

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from asterism.flow import Collect, Reply, Version
-from asterism.privacy.ledger import Ledger, broken_line
+from asterism.privacy.chain import broken_line
+from asterism.privacy.ledger import Ledger
 
 ASK = Collect(("site-1", "site-2"), "prototypes", {}, Version("novel-1", 0, "layout"))
 REPLY = Reply({"centres": torch.zeros(3, 4), "sizes": torch.zeros(3, dtype=torch.int64)}, metrics={"samples": 12.0})
@@ -19,6 +20,16 @@ def ledger_file(tmp_path: Path) -> Path:
     for site in ASK.participants:
         assert ledger(site, ASK, REPLY) is REPLY
     return tmp_path / "ledger.jsonl"
+
+
+def lines_of(path: Path) -> list[bytes]:
+    return path.read_bytes().splitlines()
+
+
+def test_line_separators_in_a_name_do_not_break_the_chain(tmp_path: Path) -> None:
+    for _ in range(2):  # the second ledger goes on from the file
+        Ledger(tmp_path / "ledger.jsonl", lambda: "now")("a\u2028b\u0085c", ASK, REPLY)
+    assert broken_line((tmp_path / "ledger.jsonl").read_bytes().split(b"\n")[:-1]) is None
 
 
 def test_each_reply_is_written_with_names_shapes_and_bytes(ledger_file: Path) -> None:
@@ -33,7 +44,7 @@ def test_each_reply_is_written_with_names_shapes_and_bytes(ledger_file: Path) ->
 
 def test_chain_is_whole_and_goes_on_after_a_restart(ledger_file: Path) -> None:
     Ledger(ledger_file, lambda: "later")("site-3", ASK, REPLY)
-    assert broken_line(ledger_file) is None
+    assert broken_line(lines_of(ledger_file)) is None
 
 
 @pytest.mark.parametrize("tamper", ["change", "remove", "swap", "garbage"])
@@ -47,4 +58,4 @@ def test_changed_removed_swapped_or_garbled_lines_break_the_chain(ledger_file: P
         "garbage": [one, "{", three],
     }[tamper]
     ledger_file.write_text("\n".join(lines) + "\n")
-    assert broken_line(ledger_file) in (1, 2)
+    assert broken_line(lines_of(ledger_file)) in (1, 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from asterism import metrics
+from asterism.privacy.chain import FIRST, digest
 from asterism.seeds import number
 
 Tables = Mapping[str, "np.ndarray[Any, np.dtype[np.int64]]"]
@@ -181,6 +181,6 @@ def _tables_file(stage: str, classes: Sequence[str], known: int, tables: Tables)
 def _chained(lines: Sequence[Mapping[str, Any]]) -> str:
     written: list[str] = []
     for line in lines:
-        before = hashlib.sha256(written[-1].encode()).hexdigest() if written else None
+        before = digest(written[-1].encode()) if written else FIRST
         written.append(json.dumps({**line, "before": before}))
     return "".join(f"{line}\n" for line in written)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pydantic import Field
 from asterism.config import Section, read_toml, validate
 from asterism.errors import AsterismError
 from asterism.metrics import Scores, Table
+from asterism.privacy.chain import broken_line
 
 Counts = tuple[tuple[int, ...], ...]
 Amount = Annotated[int, Field(ge=0)]
@@ -170,7 +170,7 @@ def read_run(folder: Path) -> RunRecord:
         evaluated=tuple(event for event in events if isinstance(event, Evaluated)),
         resumes=sum(event is None for event in events),
         ledger=tuple(_checked(LedgerLine, line, ledger, n) for n, line in enumerate(lines, start=1)),
-        unchained=_unchained(lines),
+        unchained=broken_line(lines),
         tables={name: _read(StageTables, path) for name, path in tables if path.exists()},
         split=_read(SplitRecord, split) if split.exists() else None,
     )
@@ -242,17 +242,3 @@ def _table(line: bytes, path: Path, number: int) -> dict[str, Any]:
 
 def _checked(model: type[S], line: bytes, path: Path, number: int) -> S:
     return validate(model, _table(line, path, number), source=f"{path}, line {number}")
-
-
-def _unchained(lines: list[bytes]) -> int | None:
-    """Number of the first line whose ``before`` is not the hash of the line before it, if any.
-
-    The first line follows nothing, said by null, an empty text or zeros.
-    """
-    digest = ""
-    for number, line in enumerate(lines, start=1):
-        before = str((_parsed(line) or {}).get("before") or "")
-        if (before if digest else before.strip("0")) != digest:
-            return number
-        digest = hashlib.sha256(line).hexdigest()
-    return None
