@@ -46,8 +46,10 @@ docs: $(DEV) ## the documentation into docs/_build/html; a warning is an error
 slow: $(DEV) ## the tests that take minutes
 	$(BIN)/pytest -m slow
 
-bench: $(DEV) ## every measurement in bench/, one JSON line each
-	@for script in bench/*.py; do $(BIN)/python "$$script" || exit 1; done
+bench: $(DEV) ## the measurements in bench/ that a CPU can make, in minutes
+	$(BIN)/python -m bench.startup
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.many_participants
+	$(BIN)/python -m bench.known_recipes demo --out "$$(mktemp -d)/known.json" --work "$$(mktemp -d)"
 
 # Two stamps: the demo needs the core only, so a newcomer does not wait for the linters and Sphinx.
 $(CORE): pyproject.toml constraints.txt

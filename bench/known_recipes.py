@@ -71,7 +71,7 @@ def described() -> dict[str, Any]:
     ).stdout.strip()  # fmt: skip
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPU cores"
     return {
-        "command": shlex.join(["python", "-m", "bench.known_recipes", *sys.argv[1:]]),
+        "command": shlex.join(["python", "-m", f"bench.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
         "commit": commit,
         "machine": f"{device}, {platform.machine()}",
         "versions": versions(),

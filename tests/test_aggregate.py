@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tracemalloc
 import weakref
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from asterism.runs.inprocess import InProcess
 from asterism.seeds import generator
 from asterism.site import Share, Site
 from asterism.training import Train
-from tests.synthetic import Tiny, copied, pictures, same_bits
+from tests.synthetic import Tiny, copied, same_bits
 
 VERSION = Version("known", 3, "layout")
 SENT = {"parameters": torch.zeros(5), "buffers": torch.zeros(2), "counters": torch.zeros(2, dtype=torch.int64)}
@@ -62,7 +63,9 @@ def test_the_mean_equals_numpys_and_counters_are_the_largest(amounts: list[float
     mean = total.mean()
     for name in ("parameters", "buffers"):
         stacked = np.stack([r.tensors[name].numpy().astype(np.float64) for r in replies.values()])
-        np.testing.assert_allclose(mean[name].numpy(), np.average(stacked, axis=0, weights=amounts), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            mean[name].numpy(), np.average(stacked, axis=0, weights=amounts), rtol=1e-4, atol=1e-5
+        )
     largest = np.stack([r.tensors["counters"].numpy() for r in replies.values()]).max(axis=0)
     assert mean["counters"].dtype == torch.int64
     np.testing.assert_array_equal(mean["counters"].numpy(), largest)
@@ -133,8 +136,7 @@ def test_a_bad_reply_is_rejected_with_its_reason_and_never_averaged(
     (failure,) = answer.failures
     assert (failure.participant, failure.reason) == ("bad", "rejected")
     assert failure.detail == refusal(ask, bad)
-    with pytest.raises(AssertionError, match=reason):
-        raise AssertionError(failure.detail)
+    assert re.search(reason, failure.detail)
     if isinstance(answer, Total):
         assert same_bits(answer.tensors, total_of({"good": reply(1), "fine": reply(2)}).tensors)
         assert answer.replies == answer.contributors == 2
@@ -152,13 +154,12 @@ def test_a_bad_reply_is_rejected_with_its_reason_and_never_averaged(
         ({"more": torch.zeros(3).double(), "variate": torch.zeros(5)}, r"more is float64\[3\]"),
     ],
 )
-def test_a_reply_unlike_the_others_is_rejected(other: dict[str, Tensor], reason: str) -> None:
-    usual = {"more": torch.ones(3), "variate": torch.ones(5)}
+def test_a_reply_unlike_the_others_is_rejected(other: dict[str, Any], reason: str) -> None:
+    usual: dict[str, Any] = {"more": torch.ones(3), "variate": torch.ones(5)}
     total = total_of({"a": reply(1, **usual), "b": reply(2, **other), "c": reply(3, **usual)})
     (failure,) = total.failures
     assert (failure.participant, failure.reason) == ("b", "rejected")
-    with pytest.raises(AssertionError, match=reason):
-        raise AssertionError(failure.detail)
+    assert re.search(reason, failure.detail)
     assert same_bits(total.tensors, total_of({"a": reply(1, **usual), "c": reply(3, **usual)}).tensors)
 
 
@@ -240,18 +241,12 @@ def test_memory_does_not_grow_with_participants() -> None:
     assert most_of_few == most_of_many <= 2  # the reply before waits until the next one is there
 
 
-@pytest.mark.slow
-def test_ten_thousand_participants_train_in_one_round() -> None:
-    images = pictures()
-    shares = {f"site-{i:05d}": torch.arange(i % 40, i % 40 + 1 + i % 2) for i in range(10_000)}
-    tiny = Tiny(
-        Federation(clients=10_000),
-        Known(rounds=1),
-        Train(batch=8, local_epochs=1),
-        images=images,
-        shares=shares,
-        backbone="tests.synthetic:Flat",
-    )
+@pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_thousands_of_participants_train_in_one_round(count: int) -> None:
+    shares = {f"site-{i:05d}": torch.arange(i % 40, i % 40 + 1 + i % 2) for i in range(count)}
+    train = Train(batch=8, local_epochs=1)
+    tiny = Tiny(Federation(clients=count), Known(rounds=1), train, shares=shares, backbone="tests.synthetic:Flat")
+    alive: weakref.WeakSet[Tensor] = weakref.WeakSet()
     seen: list[int] = []
 
     def task(site: Site, sent: Tensors, options: Options) -> Reply:
@@ -260,10 +255,9 @@ def test_ten_thousand_participants_train_in_one_round() -> None:
         alive.update(made.tensors.values())
         return made
 
-    alive: weakref.WeakSet[Tensor] = weakref.WeakSet()
     ask = next(tiny.flow(tiny.start))
     assert isinstance(ask, Sum)
     total = InProcess(tiny.site, tuple(shares), {"known": task}).answer(ask)
     assert isinstance(total, Total)
-    assert (total.contributors, total.failures) == (10_000, ())
-    assert max(seen) <= 3  # the tensors of the reply before
+    assert (total.contributors, total.failures) == (count, ())
+    assert max(seen) <= 3  # the three tensors of the reply before

@@ -85,7 +85,16 @@ def test_override_reaches_tables_list_items_and_new_tables_without_touching_its_
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("4", 4), ("0.5", 0.5), ("true", True), ("[1, 2]", [1, 2]), ("gal", "gal"), ('"4"', "4"), ("", ""), ("a b", "a b")],
+    [
+        ("4", 4),
+        ("0.5", 0.5),
+        ("true", True),
+        ("[1, 2]", [1, 2]),
+        ("gal", "gal"),
+        ('"4"', "4"),
+        ("", ""),
+        ("a b", "a b"),
+    ],
 )
 def test_override_reads_values_as_toml_and_anything_else_as_text(text: str, value: object) -> None:
     assert override({}, [f"key={text}"]) == {"key": value}

@@ -26,7 +26,8 @@ def some_images(count: int = 3) -> Tensor:
 
 def outputs(worker: Worker) -> Tensor:
     with torch.no_grad():
-        return worker.network.eval()(some_images()).clone()
+        logits: Tensor = worker.network.eval()(some_images())
+    return logits
 
 
 def grown(worker: Worker, rows: int = 2) -> dict[str, Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -205,9 +206,7 @@ def test_frozen_rows_keep_their_bits_under_every_algorithm_after_growth(name: st
         term = algorithm.start(site, tensors, federation.algorithm)
         train = Train(batch=8, local_epochs=2, momentum=0.9, weight_decay=5e-4)
         share = novel_share(site)
-        done = fit(
-            site.worker, share, step_of(site.worker), train, lr=0.05, rng=rng(), term=term, frozen_rows=frozen
-        )
+        done = fit(site.worker, share, step_of(site.worker), train, lr=0.05, rng=rng(), term=term, frozen_rows=frozen)
         tensors = {**tensors, **site.worker.take()}
         term.finish(site.worker, done.steps, 0.05)
     layout = site.worker.layout
@@ -236,7 +235,7 @@ def test_a_constant_rate_stays_and_a_cosine_ends_above_zero() -> None:
     assert [learning_rate(constant, t, 5) for t in range(5)] == [0.1] * 5
     cosine = [learning_rate(Train(lr=0.1), t, 30) for t in range(30)]
     assert cosine[0] == 0.1 and cosine[15] == pytest.approx(0.05)
-    assert all(a > b > 0 for a, b in zip(cosine, cosine[1:], strict=False))
+    assert all(a > b > 0 for a, b in pairwise(cosine))
     assert cosine[-1] == pytest.approx(0.1 * (1 + math.cos(math.pi * 29 / 30)) / 2)
     assert learning_rate(Train(lr=0.1), 0, 1) == 0.1
 

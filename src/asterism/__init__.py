@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from asterism.flow import run as run
     from asterism.report.page import write_report as write_report
     from asterism.runs.execute import execute as execute
+    from asterism.runs.execute import new_folder as new_folder
     from asterism.runs.simulate import Simulation as Simulation
     from asterism.runs.simulate import simulate as simulate
 
@@ -36,6 +37,7 @@ _HOME = {
     "Sum": "asterism.flow",
     "execute": "asterism.runs.execute",
     "load": "asterism.experiment",
+    "new_folder": "asterism.runs.execute",
     "run": "asterism.flow",
     "simulate": "asterism.runs.simulate",
     "write_report": "asterism.report.page",

@@ -72,7 +72,7 @@ def network(architecture: Architecture, shape: tuple[int, int, int], rows: int, 
                 fix="one each, or one for all",
             )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(number(seed, "weights"))
+        torch.default_generator.manual_seed(number(seed, "weights"))  # not torch.manual_seed: it reseeds GPUs too
         extractor = backbones.backbone(architecture.name, shape[0])
         return Network(extractor, backbones.width(extractor, shape), rows, architecture)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from asterism.federated import FedProx, Federation, fedprox
+from asterism.federated import Federation, FedProx, fedprox
 from asterism.model import Worker
 from asterism.seeds import generator
 from asterism.site import Site

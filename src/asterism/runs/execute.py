@@ -26,6 +26,7 @@ from asterism.flow import State, run
 from asterism.privacy.ledger import Ledger
 from asterism.report.page import write_report
 from asterism.runs.driver import Account, Driver, Progress, now
+from asterism.runs.progress import Silent
 from asterism.runs.replay import Recorder
 from asterism.runs.simulate import Simulation, simulate
 from asterism.runs.store import RunFolder
@@ -47,7 +48,7 @@ def new_folder(experiment: Experiment, out: Path | None = None) -> Path:
     return out
 
 
-def execute(folder: Path, progress: Progress) -> dict[str, Any]:
+def execute(folder: Path, progress: Progress | None = None) -> dict[str, Any]:
     """Brings the run in ``folder`` to its end, from wherever it stands, and gives its results."""
     if not (folder / "config.toml").exists():
         raise AsterismError("not a run folder: it has no config.toml", where=str(folder))
@@ -55,7 +56,7 @@ def execute(folder: Path, progress: Progress) -> dict[str, Any]:
     with _locked(folder):
         for stale in folder.rglob(".*.part"):  # what a kill left half-written
             stale.unlink()
-        return _execute(folder, experiment, progress)
+        return _execute(folder, experiment, progress or Silent())
 
 
 def _execute(folder: Path, experiment: Experiment, progress: Progress) -> dict[str, Any]:
