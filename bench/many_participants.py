@@ -57,7 +57,7 @@ def one(participants: int) -> dict[str, float]:
     total = federation.fleet.answer(next(flow))  # type: ignore[arg-type]  # the first step is an ask
     seconds = time.perf_counter() - started
     state = flow.send(total)
-    assert isinstance(state, State) and total.replies == participants  # type: ignore[union-attr]
+    assert isinstance(state, State) and total.replies == participants
     return {
         "participants": participants,
         "seconds_per_round": round(seconds, 2),

@@ -108,7 +108,7 @@ def test_override_that_makes_no_sense_is_refused(assignment: str) -> None:
 
 def test_sections_are_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        Inner().rounds = 5  # type: ignore[misc]
+        Inner().rounds = 5
 
 
 def test_file_that_is_missing_or_no_toml_is_named(tmp_path: Path) -> None:
