@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from asterism.algorithms import TASKS
 from asterism.algorithms.known import Known, known_stage, upright
+from asterism.algorithms.local import Setup
 from asterism.data.images import ImageSet
 from asterism.data.settings import Augment
 from asterism.evaluation import measure
@@ -111,15 +112,11 @@ class Tiny:
         return Site(name, lambda stage: share, self.stores.setdefault(name, {}), self.worker)
 
     def flow(self, state: State) -> Flow:
-        return known_stage(
-            state,
-            tuple(self.shares),
-            self.known,
-            federation=self.federation,
-            train=self.train,
-            augment=self.augment,
-            seed=self.seed,
-        )
+        return known_stage(state, tuple(self.shares), self.known, self.setup)
+
+    @property
+    def setup(self) -> Setup:
+        return Setup(self.federation, self.train, self.augment, self.seed, self.worker.layout)
 
     def answer(self, ask: Ask) -> Answer:
         answer = InProcess(self.site, tuple(self.shares), TASKS).answer(ask)
@@ -134,7 +131,7 @@ class Tiny:
     def accuracy(self, state: State) -> float:
         """Share of unseen pictures that the upright rows name rightly."""
         test, classes = pictures(10, seed=2), len(self.images.classes)
-        table = measure(upright(state, self.worker), self.worker, everything(test), classes, classes)["known"]
+        table = measure(upright(state, self.worker.layout), self.worker, everything(test), classes, classes)["known"]
         return float(table.trace() / table.sum())
 
     def copied_stores(self) -> dict[str, dict[str, Tensors]]:

@@ -141,7 +141,7 @@ def test_what_only_an_algorithm_needs_is_not_sent_for_evaluation() -> None:
     state = replace(state, tensors={**state.tensors, "variate": torch.zeros(3)})
     ask = ask_evaluation(state, ("a",), 4, 4)
     assert "variate" not in ask.tensors
-    assert ask.options == {"stage": "known", "known": 4, "classes": 4, "rows": 4}
+    assert ask.options == {"stage": "known", "known": 4, "classes": 4, "rows": 4, "calibration": "raw"}
     assert ask.version == state.version
 
 

@@ -7,10 +7,12 @@ the novel rows only. *Joint*, what a user of the model gets: one arg-max over ev
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal, cast
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from asterism import metrics
 from asterism.data.augment import plain
@@ -19,11 +21,19 @@ from asterism.model import Worker
 from asterism.site import Share, Site
 
 Tables = Mapping[str, np.ndarray]
+Calibration = Literal["raw", "matched", "cosine"]
 
 
 @torch.no_grad()
 def count_tables(
-    worker: Worker, share: Share, *, known: int, classes: int, rows: int, batch: int = 1024
+    worker: Worker,
+    share: Share,
+    *,
+    known: int,
+    classes: int,
+    rows: int,
+    calibration: Calibration = "raw",
+    batch: int = 1024,
 ) -> dict[str, Tensor]:
     """Float tables of counts: ``known`` (C_L × C_L), ``novel`` (C_U × novel rows), ``joint`` (C × rows).
 
@@ -38,12 +48,29 @@ def count_tables(
     }
     for chosen in torch.split(labelled(share), batch):
         targets = share.targets[chosen]
-        logits = worker.network(plain(share.images.pixels[chosen]))[:, :rows]
-        _count(tables["joint"], targets, logits)
+        z, prototypes = worker.network.represent(plain(share.images.pixels[chosen])), worker.network.prototypes[:rows]
+        logits = z @ prototypes.T
+        _count(tables["joint"], targets, calibrated(z, prototypes, known, calibration))
         is_known = targets < known
         _count(tables["known"], targets[is_known], logits[is_known, :known])
         _count(tables["novel"], targets[~is_known] - known, logits[~is_known, known:])
     return tables
+
+
+def calibrated(z: Tensor, prototypes: Tensor, known: int, calibration: Calibration) -> Tensor:
+    """Logits by which known and novel rows compete: as they are, with matched norms, or as cosines.
+
+    Novel rows start as centroids of representations, which are several times as long as known rows: compared as
+    they are, one side wins almost everything.
+    """
+    if calibration == "cosine":
+        return normalize(z, dim=1) @ normalize(prototypes, dim=1).T
+    logits = z @ prototypes.T
+    if calibration == "raw" or len(prototypes) == known:
+        return logits
+    norms = prototypes.norm(dim=1)
+    scale = norms[:known].mean() / norms[known:].mean().clamp_min(torch.finfo(norms.dtype).tiny)
+    return torch.cat([logits[:, :known], logits[:, known:] * scale], dim=1)
 
 
 def labelled(share: Share) -> Tensor:
@@ -65,21 +92,33 @@ def evaluate(site: Site, tensors: Tensors, options: Options) -> Reply:
     if images == 0:
         return Reply({}, weight=0.0)
     site.worker.load(tensors)
-    sizes = {name: int(options[name]) for name in ("known", "classes", "rows")}
-    return Reply(count_tables(site.worker, share, **sizes), metrics={"samples": float(images)})
+    known, classes, rows = (int(options[name]) for name in ("known", "classes", "rows"))
+    calibration = cast(Calibration, options["calibration"])
+    tables = count_tables(site.worker, share, known=known, classes=classes, rows=rows, calibration=calibration)
+    return Reply(tables, metrics={"samples": float(images)})
 
 
-def ask_evaluation(state: State, participants: tuple[str, ...], known: int, classes: int) -> Sum:
+def ask_evaluation(
+    state: State, participants: tuple[str, ...], known: int, classes: int, calibration: Calibration = "raw"
+) -> Sum:
     """The ask by which a real federation evaluates a state; its total holds the summed tables."""
     model = {name: state.tensors[name] for name in ("parameters", "buffers", "counters")}
-    options: Options = {"stage": state.stage, "known": known, "classes": classes, "rows": len(state.classes)}
+    options: Options = {
+        "stage": state.stage,
+        "known": known,
+        "classes": classes,
+        "rows": len(state.classes),
+        "calibration": calibration,
+    }
     return Sum(participants, "evaluate", model, state.version, options)
 
 
-def measure(state: State, worker: Worker, test: Share, known: int, classes: int) -> Tables:
+def measure(
+    state: State, worker: Worker, test: Share, known: int, classes: int, calibration: Calibration = "raw"
+) -> Tables:
     """Count tables of a state on test images, as NumPy."""
     worker.load(state.tensors)
-    tables = count_tables(worker, test, known=known, classes=classes, rows=len(state.classes))
+    tables = count_tables(worker, test, known=known, classes=classes, rows=len(state.classes), calibration=calibration)
     return {name: table.cpu().numpy() for name, table in tables.items()}
 
 

@@ -28,6 +28,45 @@ def known_class_loss(z: Tensor, labels: Tensor, prototypes: Tensor, eta: float, 
     return loss + eta * prototype_contrastive_loss(z, labels, prototypes, tau)
 
 
+def semantic_weighted_loss(z: Tensor, prototypes: Tensor, tau: float = 0.07, *, detach: bool = False) -> Tensor:
+    """Eq. 9: distance to every prototype, weighted by how related the sample is to it.
+
+    With ``detach`` the weights count as constants; the paper prints no such stop (docs/departures.md).
+    """
+    related = semantic_weights(z, prototypes, tau)
+    if detach:
+        related = related.detach()
+    return (related * torch.cdist(_wide(z), _wide(prototypes))).sum(dim=1).mean()
+
+
+def semantic_weights(z: Tensor, prototypes: Tensor, tau: float = 0.07) -> Tensor:
+    """The weights of Eq. 9: softmax over the given prototypes of dot products divided by τ, (n, c)."""
+    return (_wide(z) @ _wide(prototypes).T / tau).softmax(dim=1)
+
+
+def pairwise_loss(probabilities: Tensor, same: Tensor) -> Tensor:
+    """Eq. 11: binary cross entropy over all ordered pairs, P_ij = p_i·p_j, ``same`` (n, n) of 0 and 1."""
+    together = (probabilities @ probabilities.T).clamp(1e-7, 1 - 1e-7)
+    return torch.nn.functional.binary_cross_entropy(together, same.to(together))
+
+
+def same_ranking(z: Tensor, top: int = 5) -> Tensor:
+    """Pairs whose ``top`` largest features are the same set (rank statistics), (n, n) of bool.
+
+    Ties, frequent among the zeros behind a ReLU, go to the lower feature number, so that the answer is one.
+    """
+    largest = z.detach().sort(dim=1, descending=True, stable=True).indices[:, :top]
+    hot = torch.zeros_like(z, dtype=torch.float32).scatter_(1, largest, 1.0)
+    return (hot @ hot.T) > min(top, z.shape[1]) - 0.5
+
+
+def distillation_loss(logits: Tensor, teacher: Tensor, temperature: float = 2.0) -> Tensor:
+    """Divergence of softened predictions from the teacher's, scaled by T² as usual."""
+    soft = torch.nn.functional.log_softmax(_wide(logits) / temperature, dim=1)
+    target = torch.nn.functional.log_softmax(_wide(teacher).detach() / temperature, dim=1)
+    return torch.nn.functional.kl_div(soft, target, reduction="batchmean", log_target=True) * temperature**2
+
+
 def model_contrastive_loss(z: Tensor, from_global: Tensor, from_previous: Tensor, temperature: float) -> Tensor:
     """MOON's term: representations near those of the global model and far from those of the own previous one."""
     z = _unit(z)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import torch
@@ -45,6 +45,7 @@ class Batch:
     images: Tensor
     z: Tensor
     loss: Tensor
+    monitors: Mapping[str, Tensor] = field(default_factory=dict)  # figures to watch, one a batch
 
 
 Step = Callable[[Tensor, Tensor], Batch]  # uint8 pixels and targets of a mini-batch in, batch out
@@ -70,16 +71,17 @@ class Term:
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a local training did: optimiser steps, images seen, and the loss summed over steps."""
+    """What a local training did: optimiser steps, images seen, loss and monitors summed over steps."""
 
     steps: int
     images: int
     loss: float
+    monitors: Mapping[str, float]
 
     @property
     def metrics(self) -> dict[str, float]:
         """As amounts that may be added up over participants."""
-        return {"steps": float(self.steps), "images": float(self.images), "loss": self.loss}
+        return {"steps": float(self.steps), "images": float(self.images), "loss": self.loss, **self.monitors}
 
 
 def fit(
@@ -92,14 +94,18 @@ def fit(
     rng: torch.Generator,
     term: Term | None = None,
     frozen_rows: int = 0,
+    batch_statistics: bool = True,
 ) -> Fitted:
-    """Trains the worker's network on a share by SGD; the first ``frozen_rows`` head rows keep their bits."""
+    """Trains the worker's network on a share by SGD; the first ``frozen_rows`` head rows keep their bits.
+
+    Without ``batch_statistics`` normalisation layers stay as they are and use their running statistics.
+    """
     term = term or Term()
     momentum = train.momentum if term.momentum is None else term.momentum
     velocity = torch.zeros_like(worker.parameters)
-    summed = torch.zeros((), device=worker.device)
+    sums = {"loss": torch.zeros((), device=worker.device)}
     # One image cannot give batch statistics: such a participant trains with the running ones.
-    worker.network.train(len(share) > 1)
+    worker.network.train(batch_statistics and len(share) > 1)
     steps = images = 0
     for chosen in batches(share.indices, train, rng):
         batch = step(share.images.pixels[chosen], share.targets[chosen])
@@ -109,9 +115,11 @@ def fit(
         if term.correct is not None:
             term.correct(worker.gradient, worker.parameters)
         descend(worker, velocity, lr, momentum, train.weight_decay, frozen_rows)
-        summed += loss.detach()
+        for name, value in {"loss": loss, **batch.monitors}.items():
+            sums[name] = sums.get(name, 0) + value.detach()
         steps, images = steps + 1, images + len(chosen)
-    return Fitted(steps, images, float(summed))
+    summed = {name: float(value) for name, value in sums.items()}
+    return Fitted(steps, images, summed.pop("loss"), summed)
 
 
 def batches(indices: Tensor, train: Train, rng: torch.Generator) -> Iterator[Tensor]:

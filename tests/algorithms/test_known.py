@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from asterism.algorithms.known import TURNS, Known, LocalKnown, known_step, train_locally, turned, upright
+from asterism.algorithms.known import TURNS, Known, known_step, train_locally, turned, upright
+from asterism.algorithms.local import Local
 from asterism.data.augment import augment
 from asterism.federated import FEDERATED, Federation
 from asterism.flow import Options, Reply, State, Sum, Tensors
@@ -28,10 +29,10 @@ def images(count: int = 40, side: int = 3) -> Tensor:
     return torch.rand(count, 1, side, side, generator=generator(1, "images"))
 
 
-def ordered(tiny: Tiny) -> tuple[Sum, LocalKnown]:
+def ordered(tiny: Tiny) -> tuple[Sum, Local]:
     ask = next(tiny.flow(tiny.start))
     assert isinstance(ask, Sum)
-    return ask, LocalKnown.model_validate_json(str(ask.options["local"]))
+    return ask, Local.model_validate_json(str(ask.options["local"]))
 
 
 @given(st.integers(1, 30), st.integers(1, 9), st.floats(0, 1), st.integers(0, 999))
@@ -72,8 +73,9 @@ def test_turning_does_not_write_into_the_batch() -> None:
 def test_upright_cuts_the_rows_of_turned_classes_and_keeps_all_other_bits(name: str) -> None:
     federation = Federation.model_validate({"algorithm": {"name": name}, "clients": 2})
     tiny = Tiny(federation, ROTATIONS)
-    state = tiny.run()
-    cut = upright(state, tiny.worker)
+    kept: list[State] = []
+    cut = tiny.run(keep=kept.append)
+    state = kept[-1]
     plain = Tiny(federation)
     size, features = plain.worker.layout.size, plain.worker.layout.features
     assert state.tensors["parameters"].numpy().size == size + 3 * 4 * features
@@ -84,15 +86,16 @@ def test_upright_cuts_the_rows_of_turned_classes_and_keeps_all_other_bits(name: 
     assert cut.layout == plain.start.layout != state.layout
     assert (cut.stage, cut.round, cut.classes) == (state.stage, state.round, state.classes)
     plain.worker.load(cut.tensors)
+    tiny.worker.load(state.tensors)
     assert torch.equal(plain.worker.network.prototypes, tiny.worker.network.prototypes[:4])
 
 
 def test_upright_changes_nothing_where_nothing_was_turned(tiny: Tiny) -> None:
+    layout = tiny.worker.layout
     state = tiny.run()
-    assert upright(state, tiny.worker) is state
-    turned_state = Tiny(known=ROTATIONS).run()
-    once = upright(turned_state, tiny.worker)
-    assert upright(once, tiny.worker) is once
+    assert upright(state, layout) is state
+    once = Tiny(known=ROTATIONS).run()
+    assert upright(once, layout) is once
 
 
 def test_only_rotations_need_more_rows() -> None:
@@ -104,7 +107,7 @@ def test_a_step_is_augmentation_and_the_known_class_loss(tiny: Tiny) -> None:
     _, p = ordered(tiny)
     site = tiny.site("site-0")
     pixels, labels = tiny.images.pixels[::5], tiny.images.labels[::5]
-    batch = known_step(site, p)(pixels, labels)
+    batch = known_step(site, p, tiny.known)(pixels, labels)
     rng = generator(7, "augment", "known", 0, "site-0")
     expected = augment(pixels, tiny.augment, rng)
     assert torch.equal(batch.images, expected)
@@ -116,7 +119,7 @@ def test_a_step_is_augmentation_and_the_known_class_loss(tiny: Tiny) -> None:
 def test_a_step_with_rotations_learns_turned_classes() -> None:
     tiny = Tiny(known=Known(rounds=2, rotations=True, turn_rate=1.0))
     _, p = ordered(tiny)
-    batch = known_step(tiny.site("site-0"), p)(tiny.images.pixels[::5], tiny.images.labels[::5])
+    batch = known_step(tiny.site("site-0"), p, tiny.known)(tiny.images.pixels[::5], tiny.images.labels[::5])
     batch.loss.backward()  # type: ignore[no-untyped-call]
     gradient = tiny.worker.layout.head(tiny.worker.gradient)
     assert gradient.shape == (16, 64) and (gradient != 0).any(dim=1).all()
@@ -153,7 +156,7 @@ def test_clients_and_rounds_have_draws_of_their_own(tiny: Tiny) -> None:
     names = [Site(name, lambda stage: share, {}, tiny.worker) for name in ("x", "y")]
     by_name = [train_locally(site, ask.tensors, ask.options).tensors["parameters"] for site in names]
     assert not torch.equal(by_name[0], by_name[1])
-    later: dict[str, Any] = {"local": p.model_copy(update={"round": 1}).model_dump_json()}
+    later: dict[str, Any] = {**ask.options, "local": p.model_copy(update={"round": 1}).model_dump_json()}
     in_round_1 = train_locally(names[0], ask.tensors, later).tensors["parameters"]
     assert not torch.equal(by_name[0], in_round_1)
     again = train_locally(names[0], ask.tensors, ask.options).tensors["parameters"]

@@ -66,7 +66,7 @@ def test_too_many_missed_rounds_in_a_row_stop_the_run_and_name_a_reason(tmp_path
     running = driver(tmp_path, *[given(0, broken)] * 3, quorum=1, patience=3)
     running.ask(ASK)
     running.ask(ASK)
-    with pytest.raises(AsterismError, match="3 rounds in a row .* ann: exception, ValueError: no camera") as caught:
+    with pytest.raises(AsterismError, match=r"3 rounds in a row .* ann: exception, ValueError: no camera") as caught:
         running.ask(ASK)
     assert caught.value.where == "round 2 of stage known"
     assert "resume" in caught.value.fix

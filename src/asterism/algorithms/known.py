@@ -18,16 +18,16 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from asterism.algorithms.local import Local, Setup, train_share
 from asterism.config import Section
 from asterism.data.augment import augment, quarter_turns
-from asterism.data.settings import Augment
-from asterism.federated import FEDERATED, Federation
+from asterism.federated import FEDERATED
 from asterism.flow import Flow, Options, Reply, State, Sum, Tensors, Total
 from asterism.losses import known_class_loss
-from asterism.model import Worker
+from asterism.model import Layout
 from asterism.seeds import generator
 from asterism.site import Site
-from asterism.training import Batch, Step, Train, fit, learning_rate
+from asterism.training import Batch, Step
 
 TURNS = 4
 
@@ -46,77 +46,36 @@ class Known(Section):
         return classes * (TURNS if self.rotations else 1)
 
 
-class LocalKnown(Section):
-    """What a participant needs to know to take part in a round."""
-
-    known: Known
-    train: Train
-    federation: Federation
-    augment: Augment
-    seed: int
-    stage: str
-    round: int
-    lr: float
-
-
-def known_stage(
-    state: State,
-    everyone: Sequence[str],
-    p: Known,
-    *,
-    federation: Federation,
-    train: Train,
-    augment: Augment,
-    seed: int,
-) -> Flow:
+def known_stage(state: State, everyone: Sequence[str], p: Known, setup: Setup) -> Flow:
     """Known class learning; comments name the lines of Algorithm 2."""
-    algorithm = FEDERATED[federation.algorithm.name]
-    for t in range(state.round, p.rounds):  # for t = 1 … E_g
-        clients = draw(everyone, federation.clients, generator(seed, "clients", state.stage, t))  # select 𝒦
-        local = LocalKnown(
-            known=p, train=train, federation=federation, augment=augment, seed=seed,
-            stage=state.stage, round=t, lr=learning_rate(train, t, p.rounds),
-        )  # fmt: skip
-        options = {"local": local.model_dump_json()}
+    algorithm = FEDERATED[setup.federation.algorithm.name]
+    while state.round < p.rounds:  # for t = 1 … E_g
+        clients = setup.clients(everyone, state)  # select 𝒦 clients
+        options = setup.order(state, p.rounds, p)
         total: Total = yield Sum(clients, "known", state.tensors, state.version, options)  # CE + η·PCL, upload
         tensors = algorithm.update(state, total, len(everyone))  # FedAvg
-        state = replace(state, tensors=tensors, round=t + 1)
+        state = replace(state, tensors=tensors, round=state.round + 1)
         yield state  # distribute
-    return state
-
-
-def draw(everyone: Sequence[str], count: int, rng: torch.Generator) -> tuple[str, ...]:
-    """``count`` participants chosen at random, in the order of ``everyone``; all of them where there are no more."""
-    chosen = torch.randperm(len(everyone), generator=rng)[:count].sort().values
-    return tuple(everyone[i] for i in chosen.tolist())
+    return upright(state, setup.layout)
 
 
 def train_locally(site: Site, tensors: Tensors, options: Options) -> Reply:
-    """One client's round: the model trained on its own images, or weight 0 from a client that has none."""
-    p = LocalKnown.model_validate_json(str(options["local"]))
-    share = site.share(p.stage)
-    if len(share) == 0:
-        return Reply({}, weight=0.0)
-    site.worker.load(tensors)
-    term = FEDERATED[p.federation.algorithm.name].start(site, tensors, p.federation.algorithm)
-    rng = generator(p.seed, "batches", p.stage, p.round, site.name)
-    fitted = fit(site.worker, share, known_step(site, p), p.train, lr=p.lr, rng=rng, term=term)
-    sent = {**site.worker.take(), **term.finish(site.worker, fitted.steps, p.lr)}
-    weight = float(len(share)) if p.federation.weighting == "size" else 1.0
-    return Reply(sent, weight, {**fitted.metrics, "samples": float(len(share))})
+    """One client's round of known class learning on its own labelled images."""
+    local, p = Local.model_validate_json(str(options["local"])), Known.model_validate_json(str(options["method"]))
+    return train_share(site, tensors, local, site.share(local.stage), lambda: known_step(site, local, p))
 
 
-def known_step(site: Site, p: LocalKnown) -> Step:
+def known_step(site: Site, local: Local, p: Known) -> Step:
     """The step of known class learning on one mini-batch: augment, perhaps turn, represent, CE + η·PCL."""
     network, device = site.worker.network, site.worker.device
-    rng = generator(p.seed, "augment", p.stage, p.round, site.name, device=device)
+    rng = generator(local.seed, "augment", local.stage, local.round, site.name, device=device)
 
     def step(pixels: Tensor, labels: Tensor) -> Batch:
-        images = augment(pixels, p.augment, rng)
-        if p.known.rotations:
-            images, labels = turned(images, labels, site.worker.layout.rows // TURNS, p.known.turn_rate, rng)
+        images = augment(pixels, local.augment, rng)
+        if p.rotations:
+            images, labels = turned(images, labels, site.worker.layout.rows // TURNS, p.turn_rate, rng)
         z = network.represent(images)
-        return Batch(images, z, known_class_loss(z, labels, network.prototypes, p.known.eta, p.known.tau))
+        return Batch(images, z, known_class_loss(z, labels, network.prototypes, p.eta, p.tau))
 
     return step
 
@@ -129,14 +88,12 @@ def turned(images: Tensor, labels: Tensor, classes: int, rate: float, rng: torch
     return quarter_turns(images, turn), turn * classes + labels
 
 
-def upright(state: State, worker: Worker) -> State:
+def upright(state: State, layout: Layout) -> State:
     """The state without the rows of turned classes; unchanged where there are none."""
-    worker.load(state.tensors)
-    layout = worker.layout.with_rows(len(state.classes))
-    if layout.id == state.layout:
+    cut = layout.with_rows(len(state.classes))
+    if cut.id == state.layout:
         return state
     vectors = {
-        name: value[: layout.size] if name in ("parameters", "variate") else value
-        for name, value in state.tensors.items()
+        name: value[: cut.size] if name in ("parameters", "variate") else value for name, value in state.tensors.items()
     }
-    return replace(state, tensors=vectors, layout=layout.id)
+    return replace(state, tensors=vectors, layout=cut.id)

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from asterism.algorithms.known import upright
 from asterism.errors import AsterismError
 from asterism.experiment import load
 from asterism.flow import State, run
@@ -23,9 +22,7 @@ def replay(folder: Path) -> dict[str, Any]:
     if kept is None:
         raise AsterismError("the run kept no state", where=str(folder))
     simulation = simulate(experiment)
-    final = upright(
-        run(simulation.known(simulation.state), Replay(folder).answer, lambda state: None), simulation.worker
-    )
+    final = run(simulation.known(simulation.state), Replay(folder).answer, lambda state: None)
     return {final.stage: {"round": final.round, "same": same(final, kept.state)}}
 
 

@@ -13,7 +13,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from asterism.algorithms.known import upright
 from asterism.data.images import Dataset
 from asterism.data.picture import site_class_picture
 from asterism.data.sources import load as load_images
@@ -125,7 +124,7 @@ def _known(simulation: Simulation, driver: Driver, state: State, folder: Path) -
     if state.round == 0:
         driver.event("stage_started", stage=stage.name, rounds=experiment.known.rounds, classes=list(stage.classes))
     driver.progress.stage(stage.name, experiment.known.rounds, state.round)
-    final = upright(run(simulation.known(state), driver.ask, driver.keep), simulation.worker)
+    final = run(simulation.known(state), driver.ask, driver.keep)
     driver.finish(final, len(stage.classes))
     _write_tables(folder, simulation, final)
     return final

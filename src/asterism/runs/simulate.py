@@ -10,6 +10,7 @@ from torch import Tensor
 
 from asterism.algorithms import TASKS
 from asterism.algorithms.known import known_stage
+from asterism.algorithms.local import Setup
 from asterism.data.images import Dataset, ImageSet
 from asterism.data.sources import load as load_images
 from asterism.data.split import FederationSplit, make_split
@@ -41,16 +42,13 @@ class Simulation:
 
     def known(self, state: State) -> Flow:
         """The flow of known class learning from ``state`` on, with the experiment's settings."""
+        return known_stage(state, self.participants, self.experiment.known, self.setup)
+
+    @property
+    def setup(self) -> Setup:
+        """What the experiment sets for all stages."""
         e = self.experiment
-        return known_stage(
-            state,
-            self.participants,
-            e.known,
-            federation=e.federation,
-            train=e.train,
-            augment=e.data.augment,
-            seed=e.seed,
-        )
+        return Setup(e.federation, e.train, e.data.augment, e.seed, self.worker.layout)
 
     def classes_met(self, stage: str) -> tuple[str, ...]:
         """Names of the true classes that a stage and those before it brought."""

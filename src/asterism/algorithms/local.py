@@ -1,0 +1,94 @@
+"""What every stage of learning shares: who is drawn, what a client is told, and how its round runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from asterism.config import Section
+from asterism.data.settings import Augment
+from asterism.federated import FEDERATED, Federation
+from asterism.flow import Options, Reply, State, Tensors
+from asterism.model import Layout
+from asterism.seeds import generator
+from asterism.site import Share, Site
+from asterism.training import Step, Train, fit, learning_rate
+
+
+class Local(Section):
+    """What a client needs to know to train in a round, whatever the method."""
+
+    train: Train
+    federation: Federation
+    augment: Augment
+    seed: int
+    stage: str
+    round: int
+    lr: float
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a run sets for all of its stages; ``layout`` is the network's, with whatever number of head rows."""
+
+    federation: Federation
+    train: Train
+    augment: Augment
+    seed: int
+    layout: Layout
+
+    def clients(self, everyone: Sequence[str], state: State) -> tuple[str, ...]:
+        """The clients of the round that follows ``state``, drawn by a generator of their own."""
+        return draw(everyone, self.federation.clients, generator(self.seed, "clients", state.stage, state.round))
+
+    def order(self, state: State, rounds: int, method: Section) -> Options:
+        """What clients are told for the round that follows ``state``."""
+        local = Local(
+            train=self.train,
+            federation=self.federation,
+            augment=self.augment,
+            seed=self.seed,
+            stage=state.stage,
+            round=state.round,
+            lr=learning_rate(self.train, state.round, rounds),
+        )
+        return {"local": local.model_dump_json(), "method": method.model_dump_json()}
+
+
+def draw(everyone: Sequence[str], count: int, rng: torch.Generator) -> tuple[str, ...]:
+    """``count`` participants chosen at random, in the order of ``everyone``; all of them where there are no more."""
+    chosen = torch.randperm(len(everyone), generator=rng)[:count].sort().values
+    return tuple(everyone[i] for i in chosen.tolist())
+
+
+def train_share(
+    site: Site,
+    tensors: Tensors,
+    local: Local,
+    share: Share,
+    make_step: Callable[[], Step],
+    *,
+    frozen_rows: int = 0,
+    batch_statistics: bool = True,
+) -> Reply:
+    """One client's round: the sent model trained on a share, or weight 0 from a client that has no images."""
+    if len(share) == 0:
+        return Reply({}, weight=0.0)
+    site.worker.load(tensors)
+    term = FEDERATED[local.federation.algorithm.name].start(site, tensors, local.federation.algorithm)
+    fitted = fit(
+        site.worker,
+        share,
+        make_step(),
+        local.train,
+        lr=local.lr,
+        rng=generator(local.seed, "batches", local.stage, local.round, site.name),
+        term=term,
+        frozen_rows=frozen_rows,
+        batch_statistics=batch_statistics,
+    )
+    sent = {**site.worker.take(), **term.finish(site.worker, fitted.steps, local.lr)}
+    weight = float(len(share)) if local.federation.weighting == "size" else 1.0
+    return Reply(sent, weight, {**fitted.metrics, "samples": float(len(share))})
