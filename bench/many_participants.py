@@ -53,7 +53,7 @@ def one(participants: int) -> dict[str, float]:
     images = made_up(IMAGES_EACH * participants)
     federation = simulate(load("demo", settings), dataset=Dataset("made up", images, made_up(CLASSES)))
     before, started = _peak(), time.perf_counter()
-    flow = federation.known(federation.state)
+    flow = federation.flow(federation.state)
     total = federation.fleet.answer(next(flow))  # type: ignore[arg-type]  # the first step is an ask
     seconds = time.perf_counter() - started
     state = flow.send(total)

@@ -65,13 +65,29 @@ def test_run_folder_holds_every_documented_file(finished: Path) -> None:
 def test_results_json_has_exactly_the_documented_keys(finished: Path) -> None:
     results = json.loads((finished / "results.json").read_text())
     assert list(results) == ["run", "seed", "stages"]
-    (stage,) = results["stages"]
-    assert sorted(stage) == sorted(
-        ["name", "rounds", "seconds", "images", "true", "estimated", "headwise", "joint", "nmi", "ari", "forgetting"]
-    )
-    assert list(stage["headwise"]) == list(stage["joint"]) == ["known", "novel", "all"]
-    assert (stage["true"], stage["rounds"], stage["headwise"]["novel"]) == (7, 2, None)
-    assert 0 < stage["headwise"]["known"] <= 100
+    known, novel = results["stages"]
+    for stage in results["stages"]:
+        assert sorted(stage) == sorted(
+            [
+                "name",
+                "rounds",
+                "seconds",
+                "images",
+                "true",
+                "estimated",
+                "headwise",
+                "joint",
+                "nmi",
+                "ari",
+                "forgetting",
+            ]
+        )
+        assert list(stage["headwise"]) == list(stage["joint"]) == ["known", "novel", "all"]
+        assert 0 < stage["headwise"]["known"] <= 100
+    assert (known["name"], known["true"], known["rounds"], known["headwise"]["novel"]) == ("known", 7, 2, None)
+    assert (novel["name"], novel["true"]) == ("novel-1", 3)
+    assert novel["estimated"] >= 1 and 0 < novel["headwise"]["novel"] <= 100
+    assert novel["forgetting"] is not None and known["forgetting"] is None
 
 
 def test_json_output_is_one_document(finished: Path) -> None:
@@ -96,7 +112,7 @@ def test_several_runs_are_compared_with_mean_and_deviation(tmp_path: Path) -> No
 
 
 def test_replay_of_a_recorded_run_ends_in_the_same_state(finished: Path) -> None:
-    assert json.loads(said("replay", str(finished), "--json")) == {"known": {"round": 2, "same": True}}
+    assert json.loads(said("replay", str(finished), "--json")) == {"stage": "novel-1", "round": 2, "same": True}
 
 
 def test_piped_run_prints_plain_lines_with_rounds_rate_and_time_left(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from asterism.errors import AsterismError
+from asterism.estimators import Ppm
 from asterism.experiment import Experiment, builtin_names, dump, load
 
 PAPER = {  # known classes, novel classes by stage, network: the paper's appendix and its tables
@@ -38,8 +39,10 @@ def test_builtins_have_the_papers_settings(name: str) -> None:
     assert (e.known.eta, e.known.tau, e.seeds) == (0.1, 0.07, (2023, 2024, 2025))
     assert len(e.novel) == len(e.split.novel)
     for novel in e.novel:
-        gal = novel.algorithm
-        assert (novel.rounds, gal.tau, gal.beta, gal.threshold, gal.radius_steps) == (30, 0.07, 0.99, 0.5, 50)
+        gal, discovery, screening = novel.algorithm, novel.discovery, novel.screening
+        assert (novel.rounds, gal.tau, gal.beta) == (30, 0.07, 0.99)
+        assert discovery.estimator == Ppm(steps=50)
+        assert (screening.threshold, screening.filter) == (0.5, False)
 
 
 def test_overrides_reach_list_items_and_may_be_a_mapping() -> None:

@@ -80,7 +80,7 @@ def test_an_order_says_all_that_a_client_needs() -> None:
         local = json.loads(str(ask.options["local"]))
         assert (local["seed"], local["stage"], local["round"]) == (7, "known", t)
         assert local["train"] == train.model_dump()
-        assert json.loads(str(ask.options["method"])) == tiny.known.model_dump()
+        assert json.loads(str(ask.options["method"])) == tiny.known.model_dump(mode="json")
         assert local["federation"]["algorithm"] == {"name": "fedavg"}
         rates.append(local["lr"])
         state = kept(flow, canned(state))

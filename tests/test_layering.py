@@ -18,8 +18,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "seeds", "config", "files"),
     ("flow",),
     (
-        *("data", "data.*", "metrics", "losses", "model", "backbones"),
+        *("data", "data.*", "metrics", "losses", "screening", "memory", "model", "backbones"),
         *("aggregate", "site", "training", "privacy", "privacy.*"),
+        *("distances", "forest", "spanning", "prototypes", "estimators", "estimation"),
     ),
     ("federated", "federated.*", "algorithms", "algorithms.*", "evaluation"),
     ("report", "report.*"),

@@ -203,7 +203,7 @@ def test_frozen_rows_keep_their_bits_under_every_algorithm_after_growth(name: st
     before = copied(tensors)
     for _ in range(2):
         site.worker.load(tensors)
-        term = algorithm.start(site, tensors, federation.algorithm)
+        term = algorithm.start(site, tensors, federation.algorithm, 1.0)
         train = Train(batch=8, local_epochs=2, momentum=0.9, weight_decay=5e-4)
         share = novel_share(site)
         done = fit(site.worker, share, step_of(site.worker), train, lr=0.05, rng=rng(), term=term, frozen_rows=frozen)

@@ -110,12 +110,12 @@ def replay(
     """Run the server's side of a run again from its recorded answers, without any participant."""
     from asterism.runs.again import replay as again
 
-    scores = again(folder)
+    told = again(folder)
     if as_json:
-        _print_json(scores)
+        _print_json(told)
         return
-    for stage, measured in scores.items():
-        typer.echo(f"{stage}: same state as the run kept: {'yes' if measured['same'] else 'no'}")
+    same = "the same state as the run kept" if told["same"] else "ANOTHER state than the run kept"
+    typer.echo(f"{told['stage']} after round {told['round']}: {same}")
 
 
 def _run(experiment: Experiment, out: Path | None, *, as_json: bool, quiet: bool, silent: bool = False) -> None:

@@ -6,7 +6,7 @@ the novel rows only. *Joint*, what a user of the model gets: one arg-max over ev
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, cast
 
 import numpy as np
@@ -120,6 +120,23 @@ def measure(
     worker.load(state.tensors)
     tables = count_tables(worker, test, known=known, classes=classes, rows=len(state.classes), calibration=calibration)
     return {name: table.cpu().numpy() for name, table in tables.items()}
+
+
+def by_stage(tables: Tables, sizes: Sequence[int]) -> list[float | None]:
+    """Headwise accuracy, in percent, on the classes that each stage brought; ``sizes``: true classes per stage.
+
+    Novel classes of all stages are matched to the union of novel rows at once.
+    """
+    novel = tables["novel"]
+    assignment = metrics.hungarian(novel)
+    found: list[float | None] = [metrics.accuracy(tables["known"])]
+    start = 0
+    for size in sizes[1:]:
+        part = np.zeros_like(novel)
+        part[start : start + size] = novel[start : start + size]
+        found.append(metrics.assigned_accuracy(part, assignment))
+        start += size
+    return found
 
 
 def scores(tables: Tables) -> dict[str, object]:

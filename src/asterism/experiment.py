@@ -10,12 +10,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from asterism.algorithms.discover import Discovery
 from asterism.algorithms.gal import Gal
 from asterism.algorithms.known import Known
+from asterism.algorithms.screen import Screening
 from asterism.config import Section, override, read_toml, validate
 from asterism.data.settings import Images
 from asterism.data.split_settings import Split
 from asterism.errors import AsterismError
+from asterism.evaluation import Calibration
 from asterism.federated import Federation
 from asterism.model import Architecture
 from asterism.training import Train
@@ -27,13 +30,17 @@ class Novel(Section):
     """One stage of novel class learning."""
 
     rounds: Annotated[int, Field(ge=1)] = 30
+    screening: Screening = Screening()
+    discovery: Discovery = Discovery()
     algorithm: Gal = Gal()
+    absent: tuple[str, ...] = ()  # participants who take no part in this stage
 
 
 class Evaluation(Section):
     """How often the state is measured on the test images; always at the end of a stage."""
 
     every: Annotated[int, Field(ge=0)] = 1  # rounds between measurements; 0: only at the end of a stage
+    calibration: Calibration = "matched"  # how novel rows meet known ones in the joint reading
 
 
 class Machine(Section):

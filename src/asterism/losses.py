@@ -36,7 +36,9 @@ def semantic_weighted_loss(z: Tensor, prototypes: Tensor, tau: float = 0.07, *, 
     related = semantic_weights(z, prototypes, tau)
     if detach:
         related = related.detach()
-    return (related * torch.cdist(_wide(z), _wide(prototypes))).sum(dim=1).mean()
+    # By differences: through matrix products the root has no gradient for a sample that sits on its prototype.
+    distances = torch.cdist(_wide(z), _wide(prototypes), compute_mode="donot_use_mm_for_euclid_dist")
+    return (related * distances).sum(dim=1).mean()
 
 
 def semantic_weights(z: Tensor, prototypes: Tensor, tau: float = 0.07) -> Tensor:

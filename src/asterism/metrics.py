@@ -79,6 +79,11 @@ def clustered_accuracy(table: Table) -> float | None:
     return _percent(table, hungarian(table), slice(None))
 
 
+def assigned_accuracy(table: Table, assignment: Assignment) -> float | None:
+    """Percent of images right under a given assignment of columns to classes."""
+    return _percent(table, assignment, slice(None))
+
+
 def headwise(known_table: Table, novel_table: Table) -> Scores:
     """The paper's protocol: each part is read from its own head, so known and novel never compete.
 

@@ -16,7 +16,7 @@ from asterism.data.images import ImageSet
 from asterism.federated import scaffold
 from asterism.federated.scaffold import Scaffold
 from asterism.flow import Reply, State, Sum, Tensors, Total
-from asterism.model import Architecture, Worker, grow
+from asterism.model import Architecture, Worker
 from asterism.seeds import generator
 from asterism.site import Share, Site
 from asterism.training import Batch, Train, fit
@@ -159,38 +159,33 @@ def test_a_round_without_contributors_keeps_model_and_variate() -> None:
     assert scaffold.update(ours.state, total, 2) is ours.state.tensors
 
 
-def test_new_head_rows_begin_with_a_variate_of_zero() -> None:
+@pytest.mark.parametrize("length", [3, 5])
+def test_another_head_begins_with_variates_of_zero(length: int) -> None:
     ours = Quadratics()
     ours.round(("a", "b"))
-    tensors = {**ours.state.tensors, "parameters": grow(ours.state.tensors["parameters"], torch.ones(1, 2))}
-    ours.worker.load(tensors)
-    before = ours.variate("a").clone()
-    c = tensors["variate"]
+    ours.worker.load({**ours.state.tensors, "parameters": torch.ones(4)})
+    ours.stores["a"]["scaffold"] = {"variate": torch.ones(length)}
     site = Site("a", lambda stage: pytest.fail("no images are needed"), ours.stores["a"], ours.worker)
+    tensors = {**ours.state.tensors, "parameters": torch.ones(4), "variate": torch.ones(length)}
     term = scaffold.start(site, tensors, Scaffold())
     gradient = torch.zeros(4)
     assert term.correct is not None
     term.correct(gradient, ours.worker.parameters)
-    torch.testing.assert_close(gradient, torch.cat([c - before, torch.zeros(2)]))
-    ours.worker.parameters.sub_(torch.tensor([0.0, 0.0, 0.0, 0.4]))
-    change = term.finish(ours.worker, 2, 0.1)["variate_change"]
-    torch.testing.assert_close(change, torch.cat([-c, torch.tensor([0.0, 2.0])]))
-    torch.testing.assert_close(ours.variate("a"), torch.cat([before, torch.zeros(2)]) + change)
+    assert not gradient.any()
     grown = State("novel-1", 0, tensors, ours.worker.layout.id, ("only", "new"))
-    updated = scaffold.update(grown, Total({"variate_change": change}, 1.0, 1, 1), 2)
-    torch.testing.assert_close(updated["variate"], torch.cat([c, torch.zeros(2)]) + change / 2)
+    updated = scaffold.update(grown, Total({"variate_change": torch.full((4,), 2.0)}, 1.0, 1, 1), 2)
+    assert updated["variate"].tolist() == [1.0] * 4
 
 
-def test_rows_that_went_take_their_variates_with_them() -> None:
-    ours = Quadratics()
-    ours.worker.load({**ours.state.tensors, "parameters": torch.zeros(4)})
-    ours.stores["a"]["scaffold"] = {"variate": torch.tensor([1.0, 2.0, 3.0, 4.0])}
-    site = Site("a", lambda stage: pytest.fail("no images are needed"), ours.stores["a"], ours.worker)
-    term = scaffold.start(site, {**ours.state.tensors, "variate": torch.tensor([5.0, 5.0, 5.0, 5.0])}, Scaffold())
-    gradient = torch.zeros(2)
+def test_a_drawn_back_extractor_is_corrected_by_the_share_that_is_kept() -> None:
+    worker = Worker.of(Architecture(name="small"), (1, 8, 8), 3, 0)
+    size, extractor = worker.layout.size, worker.layout.extractor_size
+    site = Site("a", lambda stage: pytest.fail("no images are needed"), {}, worker)
+    term = scaffold.start(site, {**worker.take(), "variate": torch.ones(size)}, Scaffold(), 0.25)
+    gradient = torch.zeros(size)
     assert term.correct is not None
-    term.correct(gradient, torch.zeros(2))
-    assert gradient.tolist() == [4.0, 3.0]
+    term.correct(gradient, worker.parameters)
+    assert (gradient[:extractor] == 0.25).all() and (gradient[extractor:] == 1).all()
 
 
 def test_momentum_of_training_is_overruled() -> None:

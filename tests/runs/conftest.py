@@ -11,6 +11,7 @@ TINY = [
     "split.participants=4",
     "federation.clients=2",
     "known.rounds=4",
+    "novel.0.rounds=2",
     "train.local_epochs=1",
     "split.alpha=1.0",
     "machine.device=cpu",

@@ -97,7 +97,7 @@ def test_end_of_a_stage_is_measured_once_and_has_results_in_the_documented_shape
     running = driver(tmp_path, given(2), measure=measure)
     running.ask(ASK)
     running.keep(STATE)
-    running.finish(STATE, classes=2)
+    running.finish(STATE, true=2, estimated=None, by_stage=[50.0])
     assert measured == [1]
     (done,) = running.results()
     assert done.pop("seconds") >= 0
@@ -109,7 +109,7 @@ def test_end_of_a_stage_is_measured_once_and_has_results_in_the_documented_shape
 def test_seconds_of_an_earlier_sitting_count(tmp_path: Path) -> None:
     driver(tmp_path).event("kept", stage="known", round=1, file="x", seconds=100.0)
     running = driver(tmp_path)
-    running.finish(STATE, classes=2)
+    running.finish(STATE, true=2, estimated=None, by_stage=[50.0])
     assert 100 <= running.results()[0]["seconds"] < 160
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from asterism import evaluation
-from asterism.algorithms import known
+from asterism.algorithms import discover, gal, known, screen
+from asterism.algorithms.gal import Gal
 from asterism.algorithms.known import Known
 from asterism.config import Section
 from asterism.flow import Flow
@@ -24,9 +25,13 @@ class Algorithm:
 
 ALGORITHMS: Mapping[str, Algorithm] = {
     "known": Algorithm(Known, known.known_stage, {"known": known.train_locally}),
+    "gal": Algorithm(Gal, gal.novel_stage, {"gal": gal.train_locally}),
 }
 
 TASKS: Mapping[str, Task] = {
     "evaluate": evaluation.evaluate,
+    "prototypes": discover.send_prototypes,
+    "lloyd": discover.assign,
+    **screen.TASKS,
     **{name: task for algorithm in ALGORITHMS.values() for name, task in algorithm.tasks.items()},
 }

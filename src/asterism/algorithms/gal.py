@@ -1,19 +1,149 @@
-"""Settings of GAL, the paper's method for novel classes; the built-in configurations carry the paper's values."""
+"""GAL, novel class learning: the paper's Algorithm 1.
+
+All participants cluster their unlabelled images once and send the centres; the server counts the classes by Potential
+Prototype Merge and starts the novel rows of the head from the global prototypes (``asterism.algorithms.discover``).
+Clients then train with the Semantic-Weighted Loss, while EMA (Eq. 10) holds the extractor near m^L.
+
+Needs unlabelled images at the sites. What leaves a site: cluster centres and sizes once a stage, model vectors.
+Departures (docs/departures.md): the server takes the EMA after averaging, which is the same since both are linear;
+ẑ_c are the head's rows and learn; BatchNorm keeps the statistics of m^L unless ``batch_statistics`` is set.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Literal
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
+from asterism.algorithms.anchor import Anchor, frozen_rows, merged, released
+from asterism.algorithms.discover import Discovery, discover
+from asterism.algorithms.local import Local, Setup, train_share
+from asterism.algorithms.remember import Remember, remembering
+from asterism.algorithms.screen import Screening, screening_flow
 from asterism.config import Section
+from asterism.data.augment import augment
+from asterism.federated import FEDERATED
+from asterism.flow import Flow, Options, Reply, State, Sum, Tensors, Total
+from asterism.losses import pairwise_loss, same_ranking, semantic_weighted_loss, semantic_weights
+from asterism.memory import novel_share
+from asterism.seeds import generator
+from asterism.site import Site
+from asterism.training import Batch, Step
+
+COLLAPSING = 0.6  # mean largest SWL weight below which its prototypes were seen to fall together (methods)
 
 
 class Gal(Section):
-    """Novel class learning by GAL. Defaults are the paper's."""
+    """Novel class learning by GAL. Defaults are the paper's; the last three settings are its ablations."""
 
     name: Literal["gal"] = "gal"
     tau: Annotated[float, Field(gt=0)] = 0.07  # τ, Eq. 9
     beta: Annotated[float, Field(ge=0, le=1)] = 0.99  # β, Eq. 10
-    threshold: Annotated[float, Field(ge=-1, le=1)] = 0.5  # r, Eq. 5
-    radius_steps: Annotated[int, Field(ge=1)] = 50  # E, Eq. 8
+    anchor: Anchor = "fixed"
+    detach: bool = False  # SWL's weights as constants
+    batch_statistics: bool = False  # let BatchNorm follow the novel images
+    loss: Literal["swl", "bce"] = "swl"  # bce: the pairwise loss of Eq. 11
+    forgetting: Literal["ema", "distillation"] = "ema"
+    remember: Remember = Remember()  # of distillation
+
+    @property
+    def held(self) -> float:
+        """The share by which the server draws the extractor back after a round."""
+        return self.beta if self.forgetting == "ema" else 0.0
+
+
+def novel_stage(
+    state: State,
+    everyone: Sequence[str],
+    p: Gal,
+    setup: Setup,
+    *,
+    rounds: int,
+    discovery: Discovery,
+    screening: Screening,
+    met: int | None = None,
+) -> Flow:
+    """Novel class learning; comments name the lines of Algorithm 1.
+
+    ``met``: true classes of earlier stages, by which a simulation counts what screening found.
+    """
+    algorithm = FEDERATED[setup.federation.algorithm.name]
+    if "anchor" not in state.tensors:
+        yield from screening_flow(state, everyone, screening, seed=setup.seed, known=len(state.classes), met=met)
+        state = yield from discover(state, everyone, discovery, setup)  # 1-14
+        yield state
+    while state.round < rounds:  # 15
+        clients = setup.clients(everyone, state)  # 16
+        options = {**setup.order(state, rounds, p), "frozen": frozen_rows(state, setup)}
+        total: Total = yield Sum(clients, "gal", sent(state, p), state.version, options)  # 17-20
+        averaged = algorithm.update(state, total, len(everyone))  # 21
+        tensors = merged(  # 19, EMA
+            state, averaged, setup, beta=p.held, anchor=p.anchor, batch_statistics=p.batch_statistics
+        )
+        state = replace(state, tensors=tensors, round=state.round + 1)
+        yield state  # 22
+    return released(state)
+
+
+def sent(state: State, p: Gal) -> Tensors:
+    """What a client needs: the model and the FL algorithm's tensors, and m^L only where it is distilled."""
+    return state.tensors if p.forgetting == "distillation" else released(state).tensors
+
+
+def train_locally(site: Site, tensors: Tensors, options: Options) -> Reply:
+    """One client's round of novel class learning on its own unlabelled images."""
+    local, p = Local.model_validate_json(str(options["local"])), Gal.model_validate_json(str(options["method"]))
+    frozen = int(options["frozen"])
+    return train_share(
+        site,
+        tensors,
+        local,
+        novel_share(site, local.stage),
+        lambda: novel_step(site, local, p, tensors, frozen),
+        frozen_rows=frozen,
+        batch_statistics=p.batch_statistics,
+        kept=1 - p.held,
+    )
+
+
+def novel_step(site: Site, local: Local, p: Gal, tensors: Tensors, frozen: int) -> Step:
+    """The step of GAL on one mini-batch: augment, represent, SWL over this stage's rows."""
+    network, device = site.worker.network, site.worker.device
+    rng = generator(local.seed, "augment", local.stage, local.round, site.name, device=device)
+    held = remembering(site, local, p.remember, tensors, frozen) if p.forgetting == "distillation" else None
+
+    def step(pixels: Tensor, targets: Tensor) -> Batch:
+        images = augment(pixels, local.augment, rng)
+        z, rows = network.represent(images), network.prototypes[frozen:]
+        loss = novel_loss(z, rows, p)
+        if held is not None:
+            loss = loss + held(images, z)
+        return Batch(images, z, loss, monitors(z, rows, p.tau))
+
+    return step
+
+
+def novel_loss(z: Tensor, rows: Tensor, p: Gal) -> Tensor:
+    """SWL (Eq. 9), or the pairwise loss (Eq. 11) in the ablation without it."""
+    if p.loss == "bce":
+        return pairwise_loss((z @ rows.T).float().softmax(dim=1), same_ranking(z))
+    return semantic_weighted_loss(z, rows, p.tau, detach=p.detach)
+
+
+@torch.no_grad()
+def monitors(z: Tensor, rows: Tensor, tau: float) -> dict[str, Tensor]:
+    """Mean norm of the features and mean largest weight of SWL, which tell learning from collapse."""
+    largest = semantic_weights(z, rows, tau).amax(dim=1).mean()
+    return {"feature_norm": z.float().norm(dim=1).mean(), "largest_weight": largest}
+
+
+def alarm(watched: Mapping[str, float]) -> str | None:
+    """A sentence where a round's monitors say that SWL is about to collapse its prototypes."""
+    weight = watched.get("largest_weight", 1.0)
+    if weight >= COLLAPSING:
+        return None
+    return f"the mean largest SWL weight is {weight:.2f}: prototypes may collapse; lower tau or raise beta"

@@ -40,6 +40,7 @@ class Known(Section):
     tau: Annotated[float, Field(gt=0)] = 0.07  # τ, Eq. 4
     rotations: bool = False  # learn class × quarter turn
     turn_rate: Annotated[float, Field(ge=0, le=1)] = 0.6  # share of images that are turned
+    absent: tuple[str, ...] = ()  # participants who take no part in this stage
 
     def rows(self, classes: int) -> int:
         """Head rows while this stage lasts."""

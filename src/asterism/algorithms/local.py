@@ -72,12 +72,17 @@ def train_share(
     *,
     frozen_rows: int = 0,
     batch_statistics: bool = True,
+    kept: float = 1.0,
 ) -> Reply:
-    """One client's round: the sent model trained on a share, or weight 0 from a client that has no images."""
+    """One client's round: the sent model trained on a share, or weight 0 from a client that has no images.
+
+    ``kept`` is the share of the extractor's movement that the server will not draw back.
+    """
     if len(share) == 0:
         return Reply({}, weight=0.0)
     site.worker.load(tensors)
-    term = FEDERATED[local.federation.algorithm.name].start(site, tensors, local.federation.algorithm)
+    algorithm = local.federation.algorithm
+    term = FEDERATED[algorithm.name].start(site, tensors, algorithm, kept)
     fitted = fit(
         site.worker,
         share,

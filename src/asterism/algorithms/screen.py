@@ -43,7 +43,7 @@ class Screening(Section):
     capacity: Annotated[int, Field(ge=1)] = 10_000  # images of a site's data memory
     eviction: memory.Eviction = "oldest"
     mixture: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # known images streamed per novel one (simulated)
-    neighbours: Annotated[int, Field(ge=1)] = 10  # k of "neighbour"
+    neighbours: Annotated[int, Field(ge=1)] = 1  # k of "neighbour"; well below the images of a class at one site
     temperature: Annotated[float, Field(gt=0)] = 1.0  # T of "energy"
     shrinkage: Annotated[float, Field(gt=0, le=1)] = 0.3  # of the covariance of "mahalanobis"
 
@@ -81,6 +81,7 @@ class Screened:
     """What a federation's screening came to; what needs true classes is None or empty where nobody knows them."""
 
     threshold: float
+    participants: int  # that answered; another one learns from its whole share
     images: int
     flagged: int  # images called novel; 0: there is nothing to learn
     held: int  # images in the data memories
@@ -125,8 +126,9 @@ def screening_flow(
 
 def _something(total: Total) -> Tensors:
     if total.weight == 0:
+        failed = "".join(f"; {failure.participant} failed: {failure.detail}" for failure in total.failures[:1])
         raise AsterismError(
-            "no participant has a known image to measure the scores with",
+            f"no participant gave known images to measure the scores with{failed}",
             where="screening",
             fix='a threshold of your own, with score "cosine", "max-logit" or "energy"',
         )
@@ -140,6 +142,7 @@ def _summary(total: Total, threshold: float) -> Screened:
     known, novel = (total.tensors.get(name, torch.empty(0)).cpu() for name in ("known_scores", "novel_scores"))
     return Screened(
         threshold=threshold,
+        participants=total.replies,
         images=int(count("images")),
         flagged=int(count("flagged")),
         held=int(count("held")),
@@ -161,18 +164,18 @@ class KnownParts:
 
 def known_parts(site: Site, p: LocalScreen) -> KnownParts:
     """The participant's known images divided by named draws; what is held out is the same in every stage."""
-    indices = held_out_last(site.share(KNOWN), p.seed, site.name)
-    held = round(p.screening.held_out * len(indices))
-    rest = indices[: len(indices) - held]
+    rest, held = held_out(site.share(KNOWN), p.screening.held_out, p.seed, site.name)
     mixed = rest[_order(len(rest), p.seed, "mixture", p.stage, site.name).to(rest.device)]
     # Half stays, or a score that compares with known images would have none left.
     streamed = min(round(p.screening.mixture * len(site.share(p.stage))), len(rest) // 2)
-    return KnownParts(indices[len(indices) - held :], mixed[:streamed], mixed[streamed:])
+    return KnownParts(held, mixed[:streamed], mixed[streamed:])
 
 
-def held_out_last(share: Share, seed: int, site: str) -> Tensor:
-    """A share's image rows in the order of the draw that holds out the last of them, for any fraction."""
-    return share.indices[_order(len(share), seed, "held-out", site).to(share.indices.device)]
+def held_out(share: Share, fraction: float, seed: int, site: str) -> tuple[Tensor, Tensor]:
+    """A share's image rows in two parts, the second holding about a ``fraction`` of them, by a draw of their own."""
+    rows = share.indices[_order(len(share), seed, "held-out", site).to(share.indices.device)]
+    kept = len(rows) - round(fraction * len(rows))
+    return rows[:kept], rows[kept:]
 
 
 def _order(count: int, seed: int, *purpose: str) -> Tensor:

@@ -36,10 +36,14 @@ class Federation(Section):
 
 @dataclass(frozen=True)
 class Federated:
-    """One FL algorithm: its settings, what it adds to local training, and how the server takes the total in."""
+    """One FL algorithm: its settings, what it adds to local training, and how the server takes the total in.
+
+    ``start`` is also told the share of the extractor's local movement that outlives the round: all of it, unless a
+    stage draws the extractor back.
+    """
 
     params: type[Section]
-    start: Callable[[Site, Tensors, Any], Term]
+    start: Callable[[Site, Tensors, Any, float], Term]
     update: Callable[[State, Total, int], Tensors]
 
 

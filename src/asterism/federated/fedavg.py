@@ -16,7 +16,7 @@ class FedAvg(Section):
     name: Literal["fedavg"] = "fedavg"
 
 
-def start(site: Site, tensors: Tensors, p: FedAvg) -> Term:
+def start(site: Site, tensors: Tensors, p: FedAvg, kept: float = 1.0) -> Term:
     """Local training as it is."""
     return Term()
 

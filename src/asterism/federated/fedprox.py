@@ -23,7 +23,7 @@ class FedProx(Section):
     mu: Annotated[float, Field(ge=0)] = 0.01  # μ
 
 
-def start(site: Site, tensors: Tensors, p: FedProx) -> Term:
+def start(site: Site, tensors: Tensors, p: FedProx, kept: float = 1.0) -> Term:
     """Adds the gradient of the proximal term, μ·(w − w_global)."""
     origin = tensors["parameters"].to(site.worker.device)
 

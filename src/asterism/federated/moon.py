@@ -32,7 +32,7 @@ class Moon(Section):
     temperature: Annotated[float, Field(gt=0)] = 0.5  # T
 
 
-def start(site: Site, tensors: Tensors, p: Moon) -> Term:
+def start(site: Site, tensors: Tensors, p: Moon, kept: float = 1.0) -> Term:
     """Adds the contrast between the global and the previous model, and keeps the trained model as the next previous."""
 
     def finish(worker: Worker, steps: int, lr: float) -> Mapping[str, Tensor]:

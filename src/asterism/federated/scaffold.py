@@ -2,7 +2,8 @@
 
 At the client, w ← w − lr·(g − c_i + c); after K steps c_i ← c_i − c + (w_global − w)/(K·lr). At the server,
 c ← c + (1/N)·Σ Δc_i. Variates cover parameters only, never BatchNorm statistics. Departures (docs/departures.md):
-without momentum by default, because the (w_global − w)/(K·lr) of a step with momentum is no mean gradient; new rows
+without momentum by default, because the (w_global − w)/(K·lr) of a step with momentum is no mean gradient; variates
+begin anew with every stage, whose head is another; under EMA the extractor's correction is scaled; new rows
 begin with a variate of zero; with replies weighted by size, Δc_i are too.
 """
 
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from asterism.config import Section
 from asterism.flow import State, Tensors, Total
-from asterism.model import Worker, fitted
+from asterism.model import Worker
 from asterism.site import Site
 from asterism.training import Term
 
@@ -31,12 +32,17 @@ class Scaffold(Section):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0  # m > 0 counts a step as lr/(1 − m)
 
 
-def start(site: Site, tensors: Tensors, p: Scaffold) -> Term:
-    """Corrects each gradient by c − c_i and, at the end, sends Δc_i and keeps the new c_i."""
+def start(site: Site, tensors: Tensors, p: Scaffold, kept: float = 1.0) -> Term:
+    """Corrects each gradient by c − c_i and, at the end, sends Δc_i and keeps the new c_i.
+
+    Where the server draws the extractor back after the round (EMA), drift there is mostly undone by that already:
+    correcting it in full as well was seen to diverge, so it is corrected by the share ``kept`` of its movement.
+    """
     origin = tensors["parameters"].to(site.worker.device)
     c = _variate(tensors, origin)
     c_i = _variate(site.store.get(OWN, {}), origin)
     correction = c - c_i
+    correction[: site.worker.layout.extractor_size] *= kept
 
     def correct(gradient: Tensor, parameters: Tensor) -> None:
         gradient.add_(correction)
@@ -61,6 +67,6 @@ def update(state: State, total: Total, participants: int) -> Tensors:
 
 
 def _variate(tensors: Tensors, like: Tensor) -> Tensor:
-    if "variate" not in tensors:
-        return torch.zeros_like(like)
-    return fitted(tensors["variate"].to(like.device), like.numel())
+    """A kept variate; zeros where there is none, or one of another head, which is of another stage."""
+    kept = tensors.get("variate")
+    return torch.zeros_like(like) if kept is None or kept.numel() != like.numel() else kept.to(like.device)

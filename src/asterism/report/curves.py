@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 from asterism.report.read import RunRecord
 from asterism.report.words import PARTS
@@ -23,9 +24,8 @@ def curve(record: RunRecord, protocol: str, part: str) -> Points:
 
 def parts(record: RunRecord, protocol: str) -> dict[str, Points]:
     """The curve of each part that was measured; that of all classes only where there are novel ones among them."""
-    curves = {part: curve(record, protocol, part) for part in PARTS}
-    mixed = {round for round, _ in curves["novel"]}
-    curves["all"] = tuple(point for point in curves["all"] if point[0] in mixed)
+    mixed = replace(record, evaluated=tuple(e for e in record.evaluated if getattr(e, protocol).novel is not None))
+    curves = {part: curve(mixed if part == "all" else record, protocol, part) for part in PARTS}
     return {part: points for part, points in curves.items() if points}
 
 

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from asterism.metrics import UNMATCHED, Table, joint_assignment
-from asterism.report.curves import Points, curve, mean_curve, parts, starts
+from asterism.report.axes import (
+    MOST_NUMBERS,
+    class_ticks,
+    legend,
+    line,
+    percent_axis,
+    percent_matrix,
+    shades,
+    stage_axis,
+)
+from asterism.report.curves import curve, mean_curve, parts, starts
 from asterism.report.read import RunRecord, SplitRecord, StageTables
 from asterism.report.rows import ClassRow
 from asterism.report.style import (
@@ -24,8 +32,6 @@ from asterism.report.style import (
     MUTED,
     ORANGE,
     PALETTE,
-    RULE,
-    SHADES,
     WIDTH,
     canvas,
     shown,
@@ -37,8 +43,6 @@ PROTOCOLS = ("headwise", "joint")
 PART_LOOK = {"known": (BLUE, "o"), "novel": (ORANGE, "s"), "all": (GREEN, "^")}
 MOST_CIRCLES = 30
 MOST_BARS = 40
-MOST_NUMBERS = 20
-LETTER = 0.08  # inches
 
 
 @styled
@@ -51,13 +55,13 @@ def accuracy_over_rounds(record: RunRecord) -> Figure:
     for axes, (protocol, drawn) in zip(panels, curves.items(), strict=False):
         for part, points in drawn.items():
             colour, marker = PART_LOOK[part]
-            _line(axes, points, label=part, color=colour, marker=marker)
-        _percent_axis(axes)
-        _stage_axis(axes, record)
+            line(axes, points, label=part, color=colour, marker=marker)
+        percent_axis(axes)
+        stage_axis(axes, record)
         axes.set_ylabel("test accuracy (%)" if axes is panels[0] else "")
         if not agree:
             axes.set_title(protocol, loc="left", weight="bold", pad=18)
-    _legend(figure, panels[-1])
+    legend(figure, panels[-1])
     return figure
 
 
@@ -72,11 +76,11 @@ def loss_over_rounds(record: RunRecord) -> Figure:
             for answer in record.answered
             if answer.stage == stage.name and answer.loss is not None
         )
-        _line(axes, points, color=INK, marker="o")
+        line(axes, points, color=INK, marker="o")
     axes.set_ylabel("mean loss per step")
     axes.set_ylim(bottom=0)
     axes.grid(axis="y")
-    _stage_axis(axes, record)
+    stage_axis(axes, record)
     return figure
 
 
@@ -95,9 +99,9 @@ def partition(split: SplitRecord) -> Figure:
     if small:
         _circles(axes, counts, colours)
     else:
-        _shades(figure, axes, counts, "images (root scale)", most=counts.max(initial=1))
+        shades(figure, axes, counts, "images (root scale)", most=counts.max(initial=1))
     names = [shown(name) for stage in split.stages for name in stage.classes]
-    _class_ticks(axes, names)
+    class_ticks(axes, names)
     positions, labels = thinned([shown(name) for name in split.participants], 40)
     axes.set_yticks(positions, labels)
     axes.set_xlim(-0.5, classes - 0.5)
@@ -127,10 +131,10 @@ def per_class_accuracy(rows: Sequence[ClassRow]) -> Figure:
         if row.joint is not None:
             ink = INK if novel[x] or row.joint < 8 else "white"
             axes.text(x, 3, f"{row.joint:.0f}", ha="center", va="bottom", color=ink, weight="bold")
-    _class_ticks(axes, [shown(row.name) for row in rows])
+    class_ticks(axes, [shown(row.name) for row in rows])
     axes.set_xlim(-0.6, len(rows) - 0.4)
-    _percent_axis(axes)
-    _legend(figure, axes)
+    percent_axis(axes)
+    legend(figure, axes)
     return figure
 
 
@@ -145,20 +149,7 @@ def confusion(tables: StageTables) -> Figure:
     last = np.where(assignment == UNMATCHED, len(tables.classes), assignment)
     order = np.argsort(last, kind="stable")
     shares = 100 * joint[:, order] / np.maximum(joint.sum(axis=1, keepdims=True), 1)
-    classes, rows = shares.shape
-    side = max(3.2, min(7.0, 0.42 * classes))
-    figure, axes = canvas(side + 1.2, side + 3.4)
-    _shades(figure, axes, shares, "percent of the class (root scale)", most=100, aspect="equal")
-    if max(classes, rows) <= MOST_NUMBERS:
-        for (y, x), share in np.ndenumerate(shares):
-            if share >= 0.5:
-                axes.text(x, y, f"{share:.0f}", ha="center", va="center", color="white" if share > 30 else INK)
-    _class_ticks(axes, [shown(tables.rows[i]) for i in order], side)
-    positions, labels = thinned([shown(name) for name in tables.classes], 40)
-    axes.set_yticks(positions, labels)
-    axes.set_xlabel("predicted row of the head")
-    axes.set_ylabel("true class")
-    return figure
+    return percent_matrix(shares, tables.classes, [tables.rows[i] for i in order], "predicted row of the head")
 
 
 @styled
@@ -171,45 +162,13 @@ def overlaid_accuracy(runs: Mapping[str, Sequence[RunRecord]]) -> Figure:
         for points in curves if len(curves) > 1 else []:
             axes.plot(*zip(*points, strict=True), color=colour, linewidth=0.8, alpha=0.45)
         if curves:
-            _line(axes, mean_curve(curves), label=shown(name, 40), color=colour, marker=marker)
+            line(axes, mean_curve(curves), label=shown(name, 40), color=colour, marker=marker)
     axes.set_xlabel("round")
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _percent_axis(axes)
-    _legend(figure, axes)
+    percent_axis(axes)
+    legend(figure, axes)
     return figure
-
-
-def _line(axes: Axes, points: Points, **look: object) -> None:
-    if points:
-        x, y = zip(*points, strict=True)
-        axes.plot(x, y, markevery=max(1, len(x) // 12), clip_on=False, **look)  # type: ignore[arg-type]
-
-
-def _percent_axis(axes: Axes) -> None:
-    axes.set_ylim(0, 100)
-    axes.set_ylabel("test accuracy (%)")
-    axes.grid(axis="y")
-
-
-def _stage_axis(axes: Axes, record: RunRecord) -> None:
-    """Rounds along the bottom, and where there are several stages their borders and names."""
-    started, stages = starts(record), record.results.stages
-    axes.set_xlim(0, sum(stage.rounds for stage in stages))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("round")
-    for stage in stages if len(stages) > 1 else ():
-        start = started[stage.name]
-        if start:
-            axes.axvline(start, color=MUTED, linewidth=0.8, linestyle=":")
-        top = axes.get_xaxis_transform()
-        axes.text(start + stage.rounds / 2, 1.02, stage.name, transform=top, ha="center", color=MUTED)
-
-
-def _legend(figure: Figure, axes: Axes) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    if len(handles) > 1:
-        figure.legend(handles, labels, loc="outside upper right", ncols=4)
 
 
 def _site_by_class(split: SplitRecord) -> Table:
@@ -233,31 +192,6 @@ def _circles(axes: Axes, counts: Table, colours: Sequence[str]) -> None:
     axes.set_yticks(np.arange(counts.shape[0]) - 0.5, minor=True)
     axes.grid(which="minor", linewidth=0.5)
     axes.tick_params(which="both", length=0)
-
-
-def _shades(
-    figure: Figure,
-    axes: Axes,
-    values: np.ndarray,
-    label: str,
-    *,
-    most: float,
-    aspect: Literal["auto", "equal"] = "auto",
-) -> None:
-    """Shaded cells; on a root scale, because a few images or mistakes must still be told from none."""
-    norm = PowerNorm(0.5, vmin=0, vmax=most)
-    image = axes.imshow(values, cmap=SHADES, norm=norm, interpolation="none", aspect=aspect)
-    axes.spines[:].set_visible(True)
-    axes.spines[:].set_color(RULE)
-    bar = figure.colorbar(image, ax=axes, label=label, shrink=0.6, pad=0.02)
-    bar.outline.set_visible(False)
-
-
-def _class_ticks(axes: Axes, names: list[str], width: float = WIDTH - 2) -> None:
-    """Class names along the bottom, turned where they would touch on an axis ``width`` inches wide."""
-    positions, labels = thinned(names, 34)
-    turned = LETTER * (2 + max(map(len, labels), default=0)) > width / max(1, len(labels))
-    axes.set_xticks(positions, labels, rotation=90 if turned else 0)
 
 
 def _stage_borders(axes: Axes, split: SplitRecord) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from asterism.files import write_text
 from asterism.report import figures, words
+from asterism.report.discovered import discovered, remembered
+from asterism.report.pictures import novel_pictures, picture, pictures
 from asterism.report.read import RunRecord, read_run
 from asterism.report.rows import class_rows, failure_rows, messages, missed_rounds, newest_tables, site_rows
-from asterism.report.style import svg
 from asterism.report.summary import ACCURACIES, OTHERS, comparison, experiments, title, used
 
 LONG_TABLE = 24
@@ -49,7 +49,7 @@ def write_comparison(folders: Sequence[Path], out: Path) -> Path:
 def render_report(record: RunRecord) -> str:
     """The page of one run; equal records give equal pages."""
     tables, rows = newest_tables(record), class_rows(record)
-    last = record.results.stages[-1]
+    last, stages = record.results.stages[-1], discovered(record)
     return _render(
         "page.html.jinja",
         record=record,
@@ -58,7 +58,9 @@ def render_report(record: RunRecord) -> str:
         last=last,
         columns=[part for part in words.PARTS if _has(record, part)],
         paper=_paper(record),
-        pictures=_pictures(record),
+        pictures=pictures(record) | novel_pictures(record, stages),
+        discovered=stages,
+        remembered=remembered(record),
         alpha=_partition_words(record),
         class_rows=rows,
         tables=tables,
@@ -79,7 +81,7 @@ def render_comparison(records: Sequence[RunRecord]) -> str:
     overlaid = None
     if any(record.evaluated for record in records):
         label = "Joint accuracy over rounds of " + ", ".join(grouped)
-        overlaid = _picture(figures.overlaid_accuracy(grouped), "overlaid", label)
+        overlaid = picture(figures.overlaid_accuracy(grouped), "overlaid", label)
     return _render(
         "comparison.html.jinja",
         rows=rows,
@@ -94,33 +96,6 @@ def _grouped(records: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
     by_results = {id(record.results): record for record in records}
     groups = experiments(record.results for record in records)
     return {name: [by_results[id(result)] for result in seeds.values()] for name, seeds in groups.items()}
-
-
-def _pictures(record: RunRecord) -> dict[str, Markup]:
-    """Every picture the record has the numbers for, by the name the page calls it."""
-    found: dict[str, Markup] = {}
-    tables, rows = newest_tables(record), class_rows(record)
-    headline = words.headline(record)
-    if record.evaluated:
-        label = f"Test accuracy over rounds, ending at: {headline}"
-        found["accuracy"] = _picture(figures.accuracy_over_rounds(record), "accuracy", label)
-    if any(answer.loss is not None for answer in record.answered):
-        found["loss"] = _picture(figures.loss_over_rounds(record), "loss", "Mean training loss over rounds")
-    if record.split and record.split.counts is not None:
-        label = "Labelled images of each participant by class; the table of participants gives the totals"
-        found["partition"] = _picture(figures.partition(record.split), "partition", label)
-    if rows:
-        label = "Accuracy of each class; the table of classes gives the same numbers"
-        found["classes"] = _picture(figures.per_class_accuracy(rows), "classes", label)
-    if tables and tables.rows:
-        label = "True class against predicted class, in percent; the table of classes names the worst mistakes"
-        found["confusion"] = _picture(figures.confusion(tables), "confusion", label)
-    return found
-
-
-def _picture(figure: Figure, name: str, label: str) -> Markup:
-    # The element was parsed and written out again, which escapes every name in it.
-    return Markup(svg(figure, name, label))
 
 
 def _has(record: RunRecord, part: str) -> bool:

@@ -15,6 +15,7 @@ from asterism.config import Section, read_toml, validate
 from asterism.errors import AsterismError
 from asterism.metrics import Scores, Table
 from asterism.privacy.chain import broken_line
+from asterism.report.explained import Explained
 
 Counts = tuple[tuple[int, ...], ...]
 Amount = Annotated[int, Field(ge=0)]
@@ -109,6 +110,7 @@ class Answered(Section, extra="ignore"):
     missed: bool = False
     failed: tuple[Failed, ...] = ()
     loss: float | None = None
+    monitors: Mapping[str, float] = {}
 
 
 class Evaluated(Section, extra="ignore"):
@@ -118,6 +120,12 @@ class Evaluated(Section, extra="ignore"):
     round: int
     headwise: Scores
     joint: Scores
+
+
+class Warned(Section, extra="ignore"):
+    """The event of an alarm."""
+
+    sentence: str
 
 
 class LedgerLine(Section, extra="ignore"):
@@ -143,10 +151,12 @@ class RunRecord:
     started: Started | None
     answered: tuple[Answered, ...]
     evaluated: tuple[Evaluated, ...]
+    warnings: tuple[str, ...]
     resumes: int
     ledger: tuple[LedgerLine, ...]
     unchained: int | None
     tables: Mapping[str, StageTables]
+    explained: Mapping[str, Explained]
     split: SplitRecord | None
 
 
@@ -160,7 +170,6 @@ def read_run(folder: Path) -> RunRecord:
     ledger = folder / "ledger.jsonl"
     lines = _lines(ledger)
     split = folder / "split.json"
-    tables = ((stage.name, folder / "tables" / f"{stage.name}.json") for stage in results.stages)
     return RunRecord(
         settings=read_toml(config),
         settings_text=config.read_text(encoding="utf-8"),
@@ -168,10 +177,12 @@ def read_run(folder: Path) -> RunRecord:
         started=next((event for event in events if isinstance(event, Started)), None),
         answered=tuple(event for event in events if isinstance(event, Answered)),
         evaluated=tuple(event for event in events if isinstance(event, Evaluated)),
+        warnings=tuple(dict.fromkeys(event.sentence for event in events if isinstance(event, Warned))),
         resumes=sum(event is None for event in events),
         ledger=tuple(_checked(LedgerLine, line, ledger, n) for n, line in enumerate(lines, start=1)),
         unchained=broken_line(lines),
-        tables={name: _read(StageTables, path) for name, path in tables if path.exists()},
+        tables=_of_stages(StageTables, folder / "tables", results),
+        explained=_of_stages(Explained, folder / "explain", results),
         split=_read(SplitRecord, split) if split.exists() else None,
     )
 
@@ -198,7 +209,18 @@ def _read(model: type[S], path: Path) -> S:
     return validate(model, value, source=str(path))
 
 
-KINDS: Mapping[str, type[Section]] = {"started": Started, "answered": Answered, "evaluated": Evaluated}
+def _of_stages(model: type[S], folder: Path, results: Results) -> dict[str, S]:
+    """The files named after stages that are there."""
+    paths = {stage.name: folder / f"{stage.name}.json" for stage in results.stages}
+    return {name: _read(model, path) for name, path in paths.items() if path.exists()}
+
+
+KINDS: Mapping[str, type[Section]] = {
+    "started": Started,
+    "answered": Answered,
+    "evaluated": Evaluated,
+    "warned": Warned,
+}
 
 
 def _events(path: Path) -> Iterator[Section | None]:
@@ -211,7 +233,7 @@ def _events(path: Path) -> Iterator[Section | None]:
             kept[name, number] = None
         elif kind := KINDS.get(str(name)):
             # One round may ask for several tasks, so the task is part of what makes a line a repetition.
-            place = (name, stage, round, table.get("task"))
+            place = (name, stage, round, table.get("task"), table.get("sentence"))
             kept[place] = validate(kind, table, source=f"{path}, line {number}")
     yield from kept.values()
 

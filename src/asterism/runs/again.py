@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,19 @@ from asterism.runs.store import RunFolder
 
 
 def replay(folder: Path) -> dict[str, Any]:
-    """For each stage: whether the server's side, given the recorded answers, ends in the state that the run kept."""
+    """Whether the server's side, given the recorded answers, ends in the newest state that the run kept."""
     experiment = load(folder / "config.toml")
     kept = RunFolder(folder).newest()
     if kept is None:
         raise AsterismError("the run kept no state", where=str(folder))
     simulation = simulate(experiment)
-    final = run(simulation.known(simulation.state), Replay(folder).answer, lambda state: None)
-    return {final.stage: {"round": final.round, "same": same(final, kept.state)}}
+    state, last = simulation.state, kept.state
+    for stage in simulation.stages:
+        state = replace(state, stage=stage.name, round=0)
+        state = run(simulation.flow(state), Replay(folder).answer, lambda state: None)
+        if stage.name == last.stage:
+            break
+    return {"stage": state.stage, "round": state.round, "same": same(state, last)}
 
 
 def same(one: State, other: State) -> bool:

@@ -14,10 +14,12 @@ from asterism.data.picture import Picture
 from asterism.errors import AsterismError
 from asterism.files import Lines
 from asterism.flow import Answer, Ask, State, Tensors, Total
+from asterism.metrics import forgetting
 from asterism.runs.replay import Recorder
 from asterism.runs.store import RunFolder
 
 Scores = Mapping[str, Any]
+TOLD = ("steps", "images", "loss", "samples")  # amounts that an event has a place for
 
 
 class Fleet(Protocol):
@@ -65,10 +67,13 @@ class Account:
     images: int = 0  # trained on in this stage
     missed: int = 0  # rounds in a row
     stages: list[dict[str, Any]] = field(default_factory=list)  # results of the stages that are done
+    history: list[list[float | None]] = field(
+        default_factory=list
+    )  # after each stage, accuracy on every stage's classes
 
     def as_json(self) -> dict[str, Any]:
         """Everything but the step, which the checkpoint has itself."""
-        return {"images": self.images, "missed": self.missed, "stages": self.stages}
+        return {name: value for name, value in vars(self).items() if name != "step"}
 
 
 @dataclass
@@ -85,12 +90,14 @@ class Driver:
     keep_every: bool = False
     recorder: Recorder | None = None
     record_totals: bool = False
+    alarm: Callable[[Mapping[str, float]], str | None] = lambda monitors: None
     account: Account = field(default_factory=Account)
 
     def __post_init__(self) -> None:
         self._events = Lines(self.folder.path / "events.jsonl")
         self._seconds = seconds_spent(self._events)
         self._since = time.monotonic()
+        self._alarmed = False
         self._measured: tuple[str, int, Scores] | None = None
 
     def event(self, name: str, **facts: Any) -> None:
@@ -109,13 +116,22 @@ class Driver:
         told = _answered(ask, answer, replies, missed, time.monotonic() - started)
         self.event("answered", **told)
         self.progress.round(told)
+        self._sound(told["monitors"])
         self.account.images += int(told["images"])
         self.account.missed = self.account.missed + 1 if missed else 0
-        if self.account.missed >= self.patience:
+        if self.account.missed >= self.patience or (missed and not isinstance(answer, Total)):
             raise _no_quorum(ask, answer, self.account.missed, self.quorum)
         if missed and isinstance(answer, Total):
             return replace(answer, tensors={}, weight=0.0, contributors=0)
         return answer
+
+    def _sound(self, monitors: Mapping[str, float]) -> None:
+        """Tells an alarm of the algorithm, once a run."""
+        sentence = None if self._alarmed else self.alarm(monitors)
+        if sentence is not None:
+            self._alarmed = True
+            self.event("warned", sentence=sentence)
+            self.progress.warned(sentence)
 
     def keep(self, state: State) -> None:
         """Keeps a state as the newest checkpoint, and measures it when its round is due."""
@@ -123,18 +139,26 @@ class Driver:
             self._measure(state)
         self._write(state)
 
-    def finish(self, state: State, classes: int) -> Scores:
-        """Ends a stage: measures its last state, adds its results, keeps both."""
+    def finish(self, state: State, *, true: int, estimated: int | None, by_stage: list[float | None]) -> None:
+        """Ends a stage: measures its last state, adds its results, keeps both.
+
+        ``by_stage`` is the accuracy on the classes of every stage so far, from which forgetting is told.
+        """
         scores = self._measure(state)
+        self.account.history.append(by_stage)
         done = {
-            "name": state.stage, "rounds": state.round, "images": self.account.images,
-            "true": classes, "estimated": None, **scores, "forgetting": None,
-        }  # fmt: skip
+            "name": state.stage,
+            "rounds": state.round,
+            "images": self.account.images,
+            "true": true,
+            "estimated": estimated,
+            **scores,
+            "forgetting": forgetting(self.account.history).mean,
+        }
         self.account.stages.append(done)
         self.account.images = 0
         self._write(state)
         self.event("stage_finished", stage=state.stage, seconds=self._seconds[state.stage], images=done["images"])
-        return scores
 
     def results(self) -> list[dict[str, Any]]:
         """The results of every stage that is done, with the seconds it took."""
@@ -168,20 +192,30 @@ def seconds_spent(events: Lines) -> dict[str, float]:
 
 def _answered(ask: Ask, answer: Answer, replies: int, missed: bool, seconds: float) -> dict[str, Any]:
     if isinstance(answer, Total):
-        metrics: Mapping[str, float] = answer.metrics
+        amounts: Mapping[str, float] = answer.metrics
         up = _bytes(answer.tensors) * answer.contributors
     else:
         every = list(answer.replies.values())
-        metrics = {key: sum(r.metrics.get(key, 0.0) for r in every) for key in ("images", "loss", "steps")}
+        names = dict.fromkeys(name for reply in every for name in reply.metrics)
+        amounts = {name: sum(reply.metrics.get(name, 0.0) for reply in every) for name in names}
         up = sum(_bytes(reply.tensors) for reply in every)
-    steps = metrics.get("steps", 0)
+    steps = amounts.get("steps", 0.0)
     return {
-        "stage": ask.version.stage, "round": ask.version.round, "task": ask.task, "asked": list(ask.participants),
-        "replies": replies, "missed": missed, "seconds": round(seconds, 4), "images": int(metrics.get("images", 0)),
+        "stage": ask.version.stage,
+        "round": ask.version.round,
+        "task": ask.task,
+        "asked": list(ask.participants),
+        "replies": replies,
+        "missed": missed,
         "failed": [vars(failure) for failure in answer.failures],
-        "loss": metrics["loss"] / steps if steps else None,
-        "bytes_up": up, "bytes_down": _bytes(ask.tensors) * len(ask.participants),
-    }  # fmt: skip
+        "seconds": round(seconds, 4),
+        "images": int(amounts["images"]) if steps else 0,
+        "loss": amounts["loss"] / steps if steps else None,
+        # Amounts that training sums over its steps are told as means, all others as they are.
+        "monitors": {name: value / (steps or 1) for name, value in amounts.items() if name not in TOLD},
+        "bytes_up": up,
+        "bytes_down": _bytes(ask.tensors) * len(ask.participants),
+    }
 
 
 def _bytes(tensors: Tensors) -> int:

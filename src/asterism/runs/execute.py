@@ -8,15 +8,17 @@ import platform
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from asterism.algorithms import gal
 from asterism.data.images import Dataset
 from asterism.data.picture import site_class_picture
 from asterism.data.sources import load as load_images
-from asterism.data.split import load_split, make_split, save
+from asterism.data.split import StageSplit, load_split, make_split, save
 from asterism.errors import AsterismError
 from asterism.experiment import Experiment, dump
 from asterism.experiment import load as load_experiment
@@ -25,6 +27,7 @@ from asterism.flow import State, run
 from asterism.privacy.ledger import Ledger
 from asterism.report.page import write_report
 from asterism.runs.driver import Account, Driver, Progress, now
+from asterism.runs.explain import explain
 from asterism.runs.progress import Silent
 from asterism.runs.replay import Recorder
 from asterism.runs.simulate import Simulation, simulate
@@ -62,16 +65,18 @@ def _execute(folder: Path, experiment: Experiment, progress: Progress) -> dict[s
     kept = RunFolder(folder)
     loaded = load_images(experiment.data, seed=experiment.seed)
     simulation = _simulation(folder, experiment, loaded.dataset, kept)
-    known = simulation.split.stages[0]
-    progress.drawn(site_class_picture(simulation.split, known, loaded.dataset.train.labels))
+    for stage in simulation.stages:
+        progress.drawn(site_class_picture(simulation.split, stage, loaded.dataset.train.labels))
     driver = _driver(simulation, kept, progress)
     state = _begin(simulation, kept, driver)
     if loaded.skipped:
         driver.event("images_skipped", count=len(loaded.skipped), ids=list(loaded.skipped))
         progress.warned(f"{len(loaded.skipped)} images could not be read and were skipped, first {loaded.skipped[0]}")
-    if experiment.novel:
-        progress.warned("this version learns known classes only: the run ends before its novel stages")
-    state = _known(simulation, driver, state, folder)
+    for stage in simulation.stages:
+        if not any(done["name"] == stage.name for done in driver.account.stages):
+            state = _stage(simulation, driver, state, stage)
+            _write_classes(folder, simulation, state)
+            explain(folder, simulation, state, stage.name)
     results = {"run": experiment.name, "seed": experiment.seed, "stages": driver.results()}
     write_json(folder / "results.json", results)
     driver.event("finished")
@@ -98,6 +103,7 @@ def _driver(simulation: Simulation, kept: RunFolder, progress: Progress) -> Driv
         kept, simulation.fleet, simulation.measure, progress,
         quorum=experiment.federation.quorum, patience=experiment.federation.patience,
         evaluate_every=experiment.evaluation.every, keep_every=experiment.machine.keep == "all",
+        alarm=gal.alarm,
         recorder=None if record == "none" else Recorder(kept.path), record_totals=record == "all",
     )  # fmt: skip
 
@@ -116,24 +122,32 @@ def _begin(simulation: Simulation, kept: RunFolder, driver: Driver) -> State:
     return checkpoint.state
 
 
-def _known(simulation: Simulation, driver: Driver, state: State, folder: Path) -> State:
-    """Runs the known stage to its end; nothing to do where it is done."""
-    experiment, stage = simulation.experiment, simulation.split.stages[0]
-    if any(done["name"] == stage.name for done in driver.account.stages):
-        return state
+def _stage(simulation: Simulation, driver: Driver, state: State, stage: StageSplit) -> State:
+    """Runs one stage to its end, from its beginning or from where the kept state is."""
+    rounds = simulation.rounds(stage.name)
+    if state.stage != stage.name:
+        state = replace(state, stage=stage.name, round=0)
     if state.round == 0:
-        driver.event("stage_started", stage=stage.name, rounds=experiment.known.rounds, classes=list(stage.classes))
-    driver.progress.stage(stage.name, experiment.known.rounds, state.round)
-    final = run(simulation.known(state), driver.ask, driver.keep)
-    driver.finish(final, len(stage.classes))
-    _write_tables(folder, simulation, final)
+        driver.event("stage_started", stage=stage.name, rounds=rounds, classes=list(stage.classes))
+    driver.progress.stage(stage.name, rounds, state.round)
+    final = run(simulation.flow(state), driver.ask, driver.keep)
+    earlier = sum(done["estimated"] or done["true"] for done in driver.account.stages)
+    estimated = len(final.classes) - earlier if driver.account.stages else None
+    driver.finish(final, true=len(stage.classes), estimated=estimated, by_stage=simulation.by_stage(final))
     return final
 
 
-def _write_tables(folder: Path, simulation: Simulation, state: State) -> None:
+def _write_classes(folder: Path, simulation: Simulation, state: State) -> None:
+    """What the rows of the head are called, and how test images of each true class spread over them."""
     counts = {name: table.astype(int).tolist() for name, table in simulation.tables(state).items()}
     names = {"classes": simulation.classes_met(state.stage), "rows": state.classes}
     write_json(folder / "tables" / f"{state.stage}.json", {"format": 1, "stage": state.stage, **names, **counts})
+    known = len(simulation.stages[0].classes)
+    rows = [
+        {"row": i, "name": name, "origin": "known" if i < known else "discovered"}
+        for i, name in enumerate(state.classes)
+    ]
+    write_json(folder / "labels.json", {"format": 1, "rows": rows})
 
 
 def versions() -> dict[str, str]:

@@ -63,6 +63,9 @@ class Plain(Silent):
 
     def round(self, event: Mapping[str, Any]) -> None:
         """Says what a round did, and when the stage should end."""
+        if event["loss"] is None:
+            self._say(f"{event['stage']} {event['task']}: {event['replies']} of {len(event['asked'])} participants")
+            return
         done = event["round"] + 1
         elapsed = time.monotonic() - self._begun
         left = elapsed / max(1, done - self._first) * (self._rounds - done)

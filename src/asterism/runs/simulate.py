@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from asterism.algorithms import TASKS
+from asterism.algorithms import ALGORITHMS, TASKS
 from asterism.algorithms.known import known_stage
 from asterism.algorithms.local import Setup
 from asterism.data.images import Dataset, ImageSet
 from asterism.data.sources import load as load_images
-from asterism.data.split import FederationSplit, make_split
+from asterism.data.split import FederationSplit, StageSplit, make_split
 from asterism.errors import AsterismError
-from asterism.evaluation import Tables, measure, scores
+from asterism.evaluation import Tables, by_stage, measure, scores
 from asterism.experiment import Experiment
 from asterism.flow import Flow, State
 from asterism.model import Worker
@@ -40,9 +40,36 @@ class Simulation:
         """Names of all participants."""
         return self.split.participants
 
-    def known(self, state: State) -> Flow:
-        """The flow of known class learning from ``state`` on, with the experiment's settings."""
-        return known_stage(state, self.participants, self.experiment.known, self.setup)
+    @property
+    def stages(self) -> tuple[StageSplit, ...]:
+        """The stages that the experiment runs: the known one and those novel ones that it describes."""
+        return self.split.stages[: 1 + len(self.experiment.novel)]
+
+    def flow(self, state: State) -> Flow:
+        """The flow of the stage that ``state`` is in, with the experiment's settings."""
+        number = [stage.name for stage in self.stages].index(state.stage)
+        if number == 0:
+            known = self.experiment.known
+            return known_stage(state, self._active(known.absent), known, self.setup)
+        novel = self.experiment.novel[number - 1]
+        return ALGORITHMS[novel.algorithm.name].flow(
+            state,
+            self._active(novel.absent),
+            novel.algorithm,
+            self.setup,
+            rounds=novel.rounds,
+            discovery=novel.discovery,
+            screening=novel.screening,
+            met=len(self.classes_met(self.stages[number - 1].name)),
+        )
+
+    def rounds(self, stage: str) -> int:
+        """How many rounds a stage has."""
+        number = [s.name for s in self.stages].index(stage)
+        return self.experiment.novel[number - 1].rounds if number else self.experiment.known.rounds
+
+    def _active(self, absent: Sequence[str]) -> tuple[str, ...]:
+        return tuple(name for name in self.participants if name not in absent)
 
     @property
     def setup(self) -> Setup:
@@ -59,11 +86,17 @@ class Simulation:
     def tables(self, state: State) -> Tables:
         """Count tables of a state on the test images of every class met up to its stage."""
         known, classes = len(self.split.stages[0].classes), len(self.classes_met(state.stage))
-        return measure(state, self.worker, _of_classes(self.test, classes), known, classes)
+        calibration = self.experiment.evaluation.calibration
+        return measure(state, self.worker, _of_classes(self.test, classes), known, classes, calibration)
 
     def measure(self, state: State) -> dict[str, object]:
         """Accuracies of a state under both protocols, in percent."""
         return scores(self.tables(state))
+
+    def by_stage(self, state: State) -> list[float | None]:
+        """Headwise accuracy on the classes of each stage up to the state's."""
+        number = [stage.name for stage in self.stages].index(state.stage)
+        return by_stage(self.tables(state), [len(stage.classes) for stage in self.stages[: number + 1]])
 
 
 def simulate(
@@ -133,9 +166,18 @@ def _of_classes(share: Share, classes: int) -> Share:
 
 
 def _require_clients(experiment: Experiment, participants: Sequence[str]) -> None:
-    clients = experiment.federation.clients
-    if clients > len(participants):
-        raise AsterismError(
-            f"{clients} clients a round, but only {len(participants)} participants",
-            where="federation.clients", fix=f"--set federation.clients={len(participants)}",
-        )  # fmt: skip
+    for where, absent in (
+        ("known", experiment.known.absent),
+        *((f"novel.{i}", novel.absent) for i, novel in enumerate(experiment.novel)),
+    ):
+        for stranger in set(absent) - set(participants):
+            raise AsterismError(
+                f"{stranger!r} is no participant", where=f"{where}.absent", fix=f"one of {', '.join(participants)}"
+            )
+        active = len(participants) - len(set(absent))
+        if experiment.federation.clients > active:
+            raise AsterismError(
+                f"{experiment.federation.clients} clients a round, but only {active} participants",
+                where="federation.clients",
+                fix=f"--set federation.clients={active}",
+            )

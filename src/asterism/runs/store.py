@@ -161,9 +161,19 @@ def write_tensors(file: Path, tensors: Tensors, header: Mapping[str, Any]) -> No
     described = {HEADER: json.dumps({"format": FORMAT, **header})}
     with replacing(file) as part:
         try:
-            save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, part, described)
+            save_file(_apart(tensors), part, described)
         except SafetensorError as error:  # how the library reports a full disk
             raise OSError(0, str(error)) from error
+
+
+def _apart(tensors: Tensors) -> dict[str, Tensor]:
+    """The tensors on the CPU, none sharing memory with another, which the library refuses to write."""
+    apart, seen = dict[str, Tensor](), set[int]()
+    for name, value in tensors.items():
+        own = value.detach().cpu().contiguous()
+        apart[name] = own.clone() if own.untyped_storage().data_ptr() in seen else own
+        seen.add(own.untyped_storage().data_ptr())
+    return apart
 
 
 def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

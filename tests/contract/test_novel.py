@@ -1,0 +1,156 @@
+"""What every method of novel class learning must hold, under every FL algorithm."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pytest
+import torch
+
+from asterism.algorithms import ALGORITHMS, TASKS
+from asterism.algorithms.discover import Discovery
+from asterism.algorithms.screen import Screening
+from asterism.config import Section
+from asterism.errors import AsterismError
+from asterism.federated import FEDERATED, Federation
+from asterism.flow import Answer, Answers, Ask, Collect, State, Sum, Total, run
+from asterism.runs.inprocess import InProcess
+from asterism.site import Share, Site
+from tests.synthetic import Tiny, pictures, same_bits
+
+METHODS = [name for name in ALGORITHMS if name != "known"]
+KNOWN = 2  # of the four made-up classes; the other two are novel
+
+
+class Stage:
+    """A novel stage of two classes after a known stage of two, with the state the known stage left."""
+
+    def __init__(self, method: str, federated: str = "fedavg", *, seed: int = 8, **settings: object) -> None:
+        federation = Federation.model_validate({"algorithm": {"name": federated}, "clients": 2})
+        images = pictures(12)
+        known = (images.labels < KNOWN).nonzero().flatten()
+        shares = {f"site-{k}": known[k::3] for k in range(3)}
+        labelled = replace(images, labels=images.labels.clamp(max=KNOWN - 1), classes=images.classes[:KNOWN])
+        self.tiny = Tiny(federation=federation, images=labelled, shares=shares, seed=seed)
+        self.images = images
+        self.novel: Mapping[str, torch.Tensor] = {
+            f"site-{k}": (images.labels >= KNOWN).nonzero().flatten()[k::3] for k in range(3)
+        }
+        self.method, self.p = ALGORITHMS[method], self._params(method, settings)
+        self.discovery = Discovery(clusters=4, classes=2)
+        self.stores: dict[str, dict[str, dict[str, torch.Tensor]]] = {}
+        self.asks: list[Ask] = []
+        self.losses: list[float] = []  # mean per step, one a round
+        self.entered = replace(self.tiny.run(), stage="novel-1", round=0)
+
+    @staticmethod
+    def _params(method: str, settings: Mapping[str, object]) -> Section:
+        return ALGORITHMS[method].params.model_validate({"name": method, **settings})
+
+    def site(self, name: str) -> Site:
+        share = Share(self.images, self.images.labels, self.novel[name])
+        return Site(name, lambda stage: share, self.stores.setdefault(name, {}), self.tiny.worker)  # type: ignore[arg-type]
+
+    def answer(self, ask: Ask) -> Answer:
+        self.asks.append(ask)
+        answer = InProcess(self.site, tuple(self.novel), TASKS).answer(ask)
+        if isinstance(answer, Total) and "steps" in answer.metrics:
+            self.losses.append(answer.metrics["loss"] / answer.metrics["steps"])
+        return answer
+
+    def run(
+        self, state: State | None = None, keep: Callable[[State], None] = lambda state: None, rounds: int = 2
+    ) -> State:
+        flow = self.method.flow(
+            state or self.entered,
+            tuple(self.novel),
+            self.p,
+            self.tiny.setup,
+            rounds=rounds,
+            discovery=self.discovery,
+            screening=Screening(),
+        )
+        return run(flow, self.answer, keep)
+
+
+@pytest.fixture(params=[(m, f) for m in METHODS for f in FEDERATED], ids="-".join)
+def stage(request: pytest.FixtureRequest) -> Stage:
+    return Stage(*request.param)
+
+
+def test_known_rows_keep_their_bits_and_novel_rows_learn(stage: Stage) -> None:
+    states: list[State] = []
+    end = stage.run(keep=states.append)
+    layout = stage.tiny.worker.layout
+    rows, entered = layout.extractor_size, len(stage.entered.tensors["parameters"])
+    before, after = stage.entered.tensors["parameters"], end.tensors["parameters"]
+    assert torch.equal(after[rows:entered], before[rows:entered])
+    assert not torch.equal(after[entered:], states[0].tensors["parameters"][entered:])
+    assert end.classes == (*stage.entered.classes, "novel-1", "novel-2")
+    assert not any(name.startswith("anchor") for name in end.tensors)
+
+
+def test_same_seed_gives_the_same_bits_and_inputs_stay_as_they_were(stage: Stage) -> None:
+    before = {name: value.clone() for name, value in stage.entered.tensors.items()}
+    one = stage.run()
+    assert same_bits(stage.entered.tensors, before)
+    stage.stores = {}
+    assert same_bits(stage.run().tensors, one.tensors)
+
+
+def test_a_stage_goes_on_from_a_kept_state_to_the_same_bits(stage: Stage) -> None:
+    kept: list[tuple[State, dict[str, dict[str, dict[str, torch.Tensor]]]]] = []
+    whole = stage.run(keep=lambda state: kept.append((state, copy.deepcopy(stage.stores))))
+    for state, stores in kept:
+        stage.stores = copy.deepcopy(stores)
+        assert same_bits(stage.run(state).tensors, whole.tensors)
+
+
+def test_prototypes_are_asked_for_once_and_clients_get_no_more_than_they_need(stage: Stage) -> None:
+    stage.run()
+    assert [type(ask) for ask in stage.asks] == [Collect, Sum, Sum]
+    assert stage.asks[0].participants == tuple(stage.novel)
+    assert all(not name.startswith("anchor") for ask in stage.asks for name in ask.tensors)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_participant_an_empty_one_and_one_with_one_image_take_part(method: str) -> None:
+    stage = Stage(method)
+    everything = torch.cat(list(stage.novel.values()))
+    stage.novel = {"site-0": everything[:-1], "site-1": everything[:0], "site-2": everything[-1:]}
+    assert len(stage.run().classes) == 4
+    alone = Stage(method)
+    alone.novel = {"site-0": everything}
+    assert len(alone.run().classes) == 4
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_stage_in_which_nobody_has_images_says_so(method: str) -> None:
+    stage = Stage(method)
+    stage.novel = {name: share[:0] for name, share in stage.novel.items()}
+    with pytest.raises(AsterismError, match="no participant has novel images"):
+        stage.run()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_second_stage_freezes_the_first_and_goes_on_naming(method: str) -> None:
+    stage = Stage(method)
+    first = replace(stage.run(), stage="novel-2", round=0)
+    second = stage.run(first)
+    size = len(first.tensors["parameters"])
+    rows = stage.tiny.worker.layout.extractor_size
+    assert torch.equal(second.tensors["parameters"][rows:size], first.tensors["parameters"][rows:size])
+    assert second.classes == (*first.classes, "novel-3", "novel-4")
+
+
+def test_a_participant_asked_again_sends_the_same_prototypes() -> None:
+    stage = Stage(METHODS[0])
+    stage.run()
+    ask = stage.asks[0]
+    again, other = stage.answer(ask), stage.answer(replace(ask, tensors={**stage.run().tensors}))
+    assert isinstance(again, Answers) and isinstance(other, Answers)
+    for name, reply in again.replies.items():
+        assert same_bits(reply.tensors, other.replies[name].tensors)
+        assert reply.tensors["sizes"].sum() == len(stage.novel[name])
