@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from asterism.data.images import ImageSet
-from asterism.model import Architecture, Worker
+from asterism.model import Architecture
 from asterism.site import Share
+from asterism.worker import Worker
 from tests import synthetic
 
 

@@ -17,11 +17,12 @@ from asterism.data.settings import Augment
 from asterism.evaluation import measure
 from asterism.federated import Federation
 from asterism.flow import Answer, Ask, Flow, State, Tensors, run
-from asterism.model import Architecture, Worker
+from asterism.model import Architecture
 from asterism.runs.inprocess import InProcess
 from asterism.seeds import generator
 from asterism.site import Share, Site
 from asterism.training import Train
+from asterism.worker import Worker
 
 CLASSES = ("lake", "hill", "wood", "road")
 SHAPE = (1, 8, 8)

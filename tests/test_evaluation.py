@@ -13,9 +13,10 @@ from asterism.aggregate import answered
 from asterism.data.augment import plain
 from asterism.evaluation import ask_evaluation, count_tables, evaluate, measure, scores
 from asterism.flow import Reply, State, Total
-from asterism.model import Architecture, Worker
+from asterism.model import Architecture
 from asterism.seeds import generator
 from asterism.site import Share, Site, perform
+from asterism.worker import Worker
 from tests.synthetic import SHAPE, Tiny, copied, everything, pictures, same_bits
 
 Tables = dict[str, Tensor]

@@ -18,8 +18,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "seeds", "config", "files"),
     ("flow",),
     (
-        *("data", "data.*", "metrics", "losses", "screening", "memory", "model", "backbones"),
-        *("aggregate", "site", "training", "privacy", "privacy.*"),
+        *("data", "data.*", "metrics", "losses", "screening", "memory", "model", "worker", "backbones"),
+        *("aggregate", "site", "training", "graphs", "privacy", "privacy.*"),
         *("distances", "forest", "spanning", "prototypes", "estimators", "estimation"),
     ),
     ("federated", "federated.*", "algorithms", "algorithms.*", "evaluation"),

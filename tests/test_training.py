@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -19,24 +20,25 @@ from asterism.algorithms.known import Known
 from asterism.data.augment import plain
 from asterism.federated import FEDERATED, Federation
 from asterism.flow import State
-from asterism.model import Architecture, Worker, grow
+from asterism.model import Architecture, grow
 from asterism.seeds import generator
 from asterism.site import Share, Site
 from asterism.training import Batch, Step, Term, Train, batches, descend, fit, learning_rate
+from asterism.worker import Worker
 from tests.synthetic import SHAPE, Tiny, copied, pictures, same_bits
 
 ONCE = Train(batch=16, local_epochs=1)
 
 
-def step_of(worker: Worker) -> Step:
-    """Cross entropy on images as they are."""
+def step_of(worker: Worker) -> Callable[[], Step]:
+    """Makes steps of cross entropy on images as they are."""
 
     def step(pixels: Tensor, labels: Tensor) -> Batch:
         images = plain(pixels)
         z = worker.network.represent(images)
         return Batch(images, z, cross_entropy(z @ worker.network.prototypes.T, labels))
 
-    return step
+    return lambda: step
 
 
 def fresh(rows: int = 4, name: str = "small") -> Worker:
@@ -58,7 +60,7 @@ def test_steps_equal_those_of_the_library_optimiser(share: Share, momentum: floa
     ours, theirs = fresh(), fresh()
     fit(ours, share, step_of(ours), train, lr=0.05, rng=rng())
     optimiser = torch.optim.SGD(theirs.network.parameters(), 0.05, momentum=momentum, weight_decay=weight_decay)
-    step = step_of(theirs)
+    step = step_of(theirs)()
     theirs.network.train()
     for chosen in batches(share.indices, train, rng()):
         optimiser.zero_grad(set_to_none=False)
@@ -101,14 +103,14 @@ def test_two_images_are_trained_on_with_their_own_statistics(share: Share, worke
 
 def test_what_was_done_is_told_in_amounts(share: Share, worker: Worker) -> None:
     losses: list[float] = []
-    step = step_of(worker)
+    step = step_of(worker)()
 
     def noted(pixels: Tensor, labels: Tensor) -> Batch:
         batch = step(pixels, labels)
         losses.append(float(batch.loss.detach()))
         return batch
 
-    fitted = fit(worker, part(share, 33), noted, Train(batch=16, local_epochs=2), lr=0.05, rng=rng())
+    fitted = fit(worker, part(share, 33), lambda: noted, Train(batch=16, local_epochs=2), lr=0.05, rng=rng())
     assert fitted.metrics == {"steps": 4.0, "images": 64.0, "loss": pytest.approx(sum(losses))}
 
 
@@ -176,7 +178,8 @@ def test_a_step_leaves_fixed_entries_alone_whatever_the_gradient() -> None:
         worker.gradient.fill_(float("nan"))
         worker.gradient[60 : worker.layout.extractor_size] = 1.0
         worker.gradient[-worker.layout.features :] = 1.0
-        descend(worker, velocity, 0.1, 0.9, 5e-4, frozen_rows=3)
+        with torch.no_grad():
+            descend(worker.parameters, worker.gradient, velocity, torch.tensor(0.1), 0.9, 5e-4, worker.fixed(3))
     fixed = [slice(0, 60), slice(worker.layout.extractor_size, -worker.layout.features)]
     assert all(same_bits({"p": worker.parameters[s]}, {"p": before[s]}) for s in fixed)
     moved = worker.parameters != before

@@ -41,13 +41,14 @@ def run(
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; made, and must be empty.")] = None,
     seeds: Annotated[bool, typer.Option("--seeds", help="One run for each of the configuration's seeds.")] = False,
+    exact: Annotated[bool, typer.Option("--exact", help="On a GPU: float32 and deterministic, not fast.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a federation as CONFIG says, and write its results and report."""
     from asterism.experiment import load
 
-    experiment = load(config, overrides or [])
+    experiment = load(config, [*(overrides or []), *(["machine.exact=true"] if exact else [])])
     if not seeds:
         _run(experiment, out, as_json=as_json, quiet=quiet)
         return

@@ -17,8 +17,8 @@ from torch.nn.functional import normalize
 from asterism import metrics
 from asterism.data.augment import plain
 from asterism.flow import Options, Reply, State, Sum, Tensors
-from asterism.model import Worker
 from asterism.site import Share, Site
+from asterism.worker import Worker
 
 Tables = Mapping[str, np.ndarray]
 Calibration = Literal["raw", "matched", "cosine"]

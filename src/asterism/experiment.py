@@ -48,6 +48,8 @@ class Machine(Section):
 
     device: str = "auto"  # "cpu", "cuda", "cuda:1"; auto: the first GPU where there is one
     threads: Annotated[int, Field(ge=0)] = 0  # of torch on the CPU; 0: as torch finds it
+    exact: bool = False  # on a GPU: float32, deterministic, step by step, as on a CPU
+    compile: Literal["auto", "always", "never"] = "auto"  # on a GPU; auto: where a run is long enough to gain by it
     keep: Literal["newest", "all"] = "newest"  # states: the newest and the end of each stage, or every round's
     record: Literal["none", "collect", "all"] = "collect"  # answers kept for a replay
 

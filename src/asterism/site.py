@@ -9,7 +9,7 @@ from torch import Tensor
 
 from asterism.data.images import ImageSet
 from asterism.flow import Ask, Options, Reply, Tensors
-from asterism.model import Worker
+from asterism.worker import Worker
 
 Store = MutableMapping[str, Tensors]
 

@@ -1,9 +1,9 @@
-"""The only local training loop, and the learning rate over rounds."""
+"""The only local training loop, the one step it repeats, and the learning rate over rounds."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -12,8 +12,10 @@ from pydantic import Field
 from torch import Tensor
 
 from asterism.config import Section
-from asterism.model import Worker
+from asterism.graphs import Replayed
+from asterism.model import compiled
 from asterism.site import Share
+from asterism.worker import Worker
 
 
 class Train(Section):
@@ -61,12 +63,14 @@ class Term:
 
     ``correct`` changes the flat gradient in place given the flat parameters, ``loss`` is added to the method's,
     ``finish`` gives further tensors to send and updates the local store, ``momentum`` overrides the setting.
+    ``variant`` tells apart terms of one algorithm that compute different things.
     """
 
     correct: Callable[[Tensor, Tensor], object] | None = None
     loss: Callable[[Batch], Tensor] | None = None
     finish: Callable[[Worker, int, float], Mapping[str, Tensor]] = _nothing
     momentum: float | None = None
+    variant: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,10 +88,47 @@ class Fitted:
         return {"steps": float(self.steps), "images": float(self.images), "loss": self.loss, **self.monitors}
 
 
+class Program:
+    """One local step, with all that it reads and writes in tensors that keep their place."""
+
+    def __init__(self, worker: Worker, share: Share, step: Step, term: Term, train: Train, frozen_rows: int) -> None:
+        self.worker, self.step, self.term = worker, step, term
+        self.pixels, self.targets = share.images.pixels, share.targets
+        self.momentum = train.momentum if term.momentum is None else term.momentum
+        self.weight_decay, self.fixed = train.weight_decay, worker.fixed(frozen_rows)
+        self.descend = compiled(descend) if worker.speed.compiled else descend
+        self.velocity = torch.zeros_like(worker.parameters)
+        self.lr = torch.zeros((), device=worker.device)
+        self.sums: dict[str, Tensor] = {}
+        replays = worker.speed.graphs and worker.device.type == "cuda"
+        self.run: Callable[[Tensor], None] = Replayed(self, worker.generators.values()) if replays else self
+
+    def begin(self, lr: float) -> None:
+        """Makes ready for another client's round."""
+        self.lr.fill_(lr)
+        for value in (self.velocity, *self.sums.values()):
+            value.zero_()
+
+    def __call__(self, chosen: Tensor) -> None:
+        """One step of SGD on the images at these rows."""
+        worker = self.worker
+        batch = self.step(self.pixels[chosen], self.targets[chosen])
+        loss = batch.loss if self.term.loss is None else batch.loss + self.term.loss(batch)
+        worker.differentiate(loss)
+        with torch.no_grad():
+            if self.term.correct is not None:
+                self.term.correct(worker.gradient, worker.parameters)
+            self.descend(
+                worker.parameters, worker.gradient, self.velocity, self.lr, self.momentum, self.weight_decay, self.fixed
+            )
+            for name, value in {"loss": loss, **batch.monitors}.items():
+                self.sums.setdefault(name, torch.zeros_like(value)).add_(value)
+
+
 def fit(
     worker: Worker,
     share: Share,
-    step: Step,
+    step: Callable[[], Step],
     train: Train,
     *,
     lr: float,
@@ -95,53 +136,73 @@ def fit(
     term: Term | None = None,
     frozen_rows: int = 0,
     batch_statistics: bool = True,
+    program: str | None = None,
 ) -> Fitted:
     """Trains the worker's network on a share by SGD; the first ``frozen_rows`` head rows keep their bits.
 
-    Without ``batch_statistics`` normalisation layers stay as they are and use their running statistics.
+    Args:
+        worker: what to train with.
+        share: what to train on.
+        step: makes the step.
+        train: batch size, epochs and the optimiser.
+        lr: the learning rate of this round.
+        rng: shuffles the images.
+        term: what the FL algorithm adds.
+        frozen_rows: head rows that must not move.
+        batch_statistics: without, normalisation layers stay as they are and use their running statistics.
+        program: a name of all that step and term compute. With one, a worker that replays graphs goes on with the
+            step it has of that name; the new step only fills the tensors that are held for it.
     """
     term = term or Term()
-    momentum = train.momentum if term.momentum is None else term.momentum
-    velocity = torch.zeros_like(worker.parameters)
-    sums = {"loss": torch.zeros((), device=worker.device)}
     # One image cannot give batch statistics: such a participant trains with the running ones.
-    worker.network.train(batch_statistics and len(share) > 1)
+    batch_statistics = batch_statistics and len(share) > 1
+    made = step()
+    name = None if program is None else (program, term.variant, batch_statistics, share.images.pixels.data_ptr())
+    work = _program(worker, name, lambda: Program(worker, share, made, term, train, frozen_rows))
+    work.begin(lr)
     steps = images = 0
-    for chosen in batches(share.indices, train, rng):
-        batch = step(share.images.pixels[chosen], share.targets[chosen])
-        loss = batch.loss if term.loss is None else batch.loss + term.loss(batch)
-        worker.gradient.zero_()
-        loss.backward()  # type: ignore[no-untyped-call]
-        if term.correct is not None:
-            term.correct(worker.gradient, worker.parameters)
-        descend(worker, velocity, lr, momentum, train.weight_decay, frozen_rows)
-        for name, value in {"loss": loss, **batch.monitors}.items():
-            sums[name] = sums.get(name, 0) + value.detach()
-        steps, images = steps + 1, images + len(chosen)
-    summed = {name: float(value) for name, value in sums.items()}
+    with worker.training(batch_statistics):
+        for chosen in batches(share.indices, train, rng):
+            work.run(chosen)
+            steps, images = steps + 1, images + len(chosen)
+    summed = {name: float(value) for name, value in work.sums.items()} if steps else {"loss": 0.0}
     return Fitted(steps, images, summed.pop("loss"), summed)
+
+
+def _program(worker: Worker, name: tuple[object, ...] | None, make: Callable[[], Program]) -> Program:
+    if name is None or not worker.speed.graphs:
+        return make()
+    if name not in worker.programs:
+        worker.programs[name] = make()
+    program: Program = worker.programs[name]
+    return program
 
 
 def batches(indices: Tensor, train: Train, rng: torch.Generator) -> Iterator[Tensor]:
     """Mini-batches of image rows, shuffled anew each epoch; a left-over of a single image is left out."""
-    for _ in range(train.local_epochs):
-        order = torch.randperm(len(indices), generator=rng).to(indices.device)
+    orders = [torch.randperm(len(indices), generator=rng) for _ in range(train.local_epochs)]
+    # One copy to the device for all epochs, which it would otherwise have to wait for in each.
+    for order in torch.stack(orders).to(indices.device):
         for chosen in torch.split(order, train.batch):
             if len(chosen) > 1 or len(indices) == 1:
                 yield indices[chosen]
 
 
 def descend(
-    worker: Worker, velocity: Tensor, lr: float, momentum: float, weight_decay: float, frozen_rows: int
+    parameters: Tensor,
+    gradient: Tensor,
+    velocity: Tensor,
+    lr: Tensor,
+    momentum: float,
+    weight_decay: float,
+    fixed: Sequence[tuple[int, int]],
 ) -> None:
     """One SGD step on the flat vector, in place.
 
-    Frozen entries get no gradient, hence neither momentum nor weight decay moves them.
+    The ranges ``fixed`` get no gradient, hence neither momentum nor weight decay moves them.
     """
-    gradient = worker.gradient
-    with torch.no_grad():
-        gradient.add_(worker.parameters, alpha=weight_decay)
-        for start, end in worker.fixed(frozen_rows):
-            gradient[start:end] = 0
-        velocity.mul_(momentum).add_(gradient)
-        worker.parameters.add_(velocity, alpha=-lr)
+    gradient.add_(parameters, alpha=weight_decay)
+    for start, end in fixed:
+        gradient[start:end] = 0
+    velocity.mul_(momentum).add_(gradient)
+    parameters.addcmul_(velocity, lr, value=-1)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from asterism import memory, screening
 from asterism.algorithms.known import Known
+from asterism.algorithms.represent import represented
 from asterism.algorithms.screen import (
     TASKS,
     LocalScreen,
@@ -21,18 +22,17 @@ from asterism.algorithms.screen import (
     Screening,
     held_out,
     known_parts,
-    represented,
     screening_flow,
 )
 from asterism.data.images import ImageSet
 from asterism.data.split import KNOWN
 from asterism.errors import AsterismError
 from asterism.flow import Answer, Ask, Collect, State, Sum, Tensors, Total
-from asterism.model import Worker
 from asterism.runs.inprocess import InProcess
 from asterism.screening import SCORES
 from asterism.site import Share, Site
 from asterism.training import Train
+from asterism.worker import Worker
 from tests.synthetic import Tiny, copied, pictures, same_bits
 
 STAGE = "novel-1"

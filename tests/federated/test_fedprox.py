@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from asterism.federated import Federation, FedProx, fedprox
-from asterism.model import Worker
 from asterism.seeds import generator
 from asterism.site import Site
 from asterism.training import Term
+from asterism.worker import Worker
 from tests.synthetic import Tiny, same_bits
 
 

@@ -16,10 +16,11 @@ from asterism.data.images import ImageSet
 from asterism.federated import scaffold
 from asterism.federated.scaffold import Scaffold
 from asterism.flow import Reply, State, Sum, Tensors, Total
-from asterism.model import Architecture, Worker
+from asterism.model import Architecture
 from asterism.seeds import generator
 from asterism.site import Share, Site
 from asterism.training import Batch, Train, fit
+from asterism.worker import Worker
 from tests.synthetic import copied, same_bits
 
 Vector = NDArray[np.float64]
@@ -56,7 +57,7 @@ class Quadratics:
 
         term = scaffold.start(site, tensors, self.p)
         train = Train(batch=2, local_epochs=self.steps[name], weight_decay=0)  # momentum is SCAFFOLD's own
-        done = fit(self.worker, share, step, train, lr=LR, rng=generator(1, name), term=term)
+        done = fit(self.worker, share, lambda: step, train, lr=LR, rng=generator(1, name), term=term)
         sent = {**self.worker.take(), **term.finish(self.worker, done.steps, LR)}
         return Reply(sent, version=self.state.version)
 

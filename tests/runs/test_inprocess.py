@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from asterism.flow import Answers, Collect, Options, Reply, Sum, Tensors, Total, Version
-from asterism.model import Worker
 from asterism.runs.inprocess import InProcess
 from asterism.site import Share, Site
+from asterism.worker import Worker
 
 VERSION = Version("known", 3, "layout")
 NAMES = ("ann", "bob", "eve")

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from asterism.algorithms.anchor import grown, model
 from asterism.algorithms.local import Setup
+from asterism.algorithms.represent import represented
 from asterism.config import Section
-from asterism.data.augment import plain
 from asterism.errors import AsterismError
 from asterism.estimators import ESTIMATORS, Pool, Ppm, PpmExact
 from asterism.flow import Answers, Ask, Collect, Options, Reply, State, Sum, Tensors, Total
@@ -96,7 +96,7 @@ def send_prototypes(site: Site, tensors: Tensors, options: Options) -> Reply:
     stage = str(options["stage"])
     key, share = f"prototypes/{stage}", novel_share(site, stage)
     if key not in site.store:
-        z = representations(site, tensors, share)
+        z = as_sent(site, tensors, share)
         seed = number(int(options["seed"]), "local prototypes", stage, site.name)
         found = local_prototypes(z, int(options["clusters"]), seed=seed, floor=int(options["floor"]))
         site.store[key] = {"centres": torch.from_numpy(found.centres), "sizes": torch.from_numpy(found.sizes)}
@@ -109,17 +109,12 @@ def assign(site: Site, tensors: Tensors, options: Options) -> Reply:
     share = novel_share(site, str(options["stage"]))
     if len(share) == 0:
         return Reply({}, weight=0.0)
-    sums, counts = lloyd_step(representations(site, tensors, share), tensors["centres"].cpu().numpy())
+    sums, counts = lloyd_step(as_sent(site, tensors, share), tensors["centres"].cpu().numpy())
     found = {"sums": torch.from_numpy(sums), "counts": torch.from_numpy(counts).to(torch.float64)}
     return Reply(found, metrics={"samples": float(len(share))})
 
 
-@torch.no_grad()
-def representations(site: Site, tensors: Tensors, share: Share, batch: int = 1024) -> np.ndarray:
-    """Representations (n, d) of a share's images, as the sent model gives them in eval mode."""
+def as_sent(site: Site, tensors: Tensors, share: Share) -> np.ndarray:
+    """Representations (n, d) of a share's images, as the sent model gives them."""
     site.worker.load(tensors)
-    network = site.worker.network.eval()
-    z = [torch.zeros(0, site.worker.layout.features)]
-    for chosen in torch.split(share.indices, batch):
-        z.append(network.represent(plain(share.images.pixels[chosen])).cpu())
-    return torch.cat(z).numpy()
+    return represented(site.worker, share).cpu().numpy()

@@ -30,7 +30,6 @@ from asterism.federated import FEDERATED
 from asterism.flow import Flow, Options, Reply, State, Sum, Tensors, Total
 from asterism.losses import pairwise_loss, same_ranking, semantic_weighted_loss, semantic_weights
 from asterism.memory import novel_share
-from asterism.seeds import generator
 from asterism.site import Site
 from asterism.training import Batch, Step
 
@@ -104,6 +103,7 @@ def train_locally(site: Site, tensors: Tensors, options: Options) -> Reply:
         local,
         novel_share(site, local.stage),
         lambda: novel_step(site, local, p, tensors, frozen),
+        program=f"gal {options['method']}",
         frozen_rows=frozen,
         batch_statistics=p.batch_statistics,
         kept=1 - p.held,
@@ -112,8 +112,8 @@ def train_locally(site: Site, tensors: Tensors, options: Options) -> Reply:
 
 def novel_step(site: Site, local: Local, p: Gal, tensors: Tensors, frozen: int) -> Step:
     """The step of GAL on one mini-batch: augment, represent, SWL over this stage's rows."""
-    network, device = site.worker.network, site.worker.device
-    rng = generator(local.seed, "augment", local.stage, local.round, site.name, device=device)
+    network = site.worker.network
+    rng = site.worker.generator(local.seed, "augment", local.stage, local.round, site.name)
     held = remembering(site, local, p.remember, tensors, frozen) if p.forgetting == "distillation" else None
 
     def step(pixels: Tensor, targets: Tensor) -> Batch:

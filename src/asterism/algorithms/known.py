@@ -25,7 +25,6 @@ from asterism.federated import FEDERATED
 from asterism.flow import Flow, Options, Reply, State, Sum, Tensors, Total
 from asterism.losses import known_class_loss
 from asterism.model import Layout
-from asterism.seeds import generator
 from asterism.site import Site
 from asterism.training import Batch, Step
 
@@ -63,13 +62,20 @@ def known_stage(state: State, everyone: Sequence[str], p: Known, setup: Setup) -
 def train_locally(site: Site, tensors: Tensors, options: Options) -> Reply:
     """One client's round of known class learning on its own labelled images."""
     local, p = Local.model_validate_json(str(options["local"])), Known.model_validate_json(str(options["method"]))
-    return train_share(site, tensors, local, site.share(local.stage), lambda: known_step(site, local, p))
+    return train_share(
+        site,
+        tensors,
+        local,
+        site.share(local.stage),
+        lambda: known_step(site, local, p),
+        program=f"known {options['method']}",
+    )
 
 
 def known_step(site: Site, local: Local, p: Known) -> Step:
     """The step of known class learning on one mini-batch: augment, perhaps turn, represent, CE + η·PCL."""
-    network, device = site.worker.network, site.worker.device
-    rng = generator(local.seed, "augment", local.stage, local.round, site.name, device=device)
+    network = site.worker.network
+    rng = site.worker.generator(local.seed, "augment", local.stage, local.round, site.name)
 
     def step(pixels: Tensor, labels: Tensor) -> Batch:
         images = augment(pixels, local.augment, rng)

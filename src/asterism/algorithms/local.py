@@ -28,6 +28,11 @@ class Local(Section):
     round: int
     lr: float
 
+    @property
+    def lasting(self) -> str:
+        """What does not differ from round to round, as text."""
+        return self.model_dump_json(include={"train", "federation", "augment"})
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -68,15 +73,25 @@ def train_share(
     tensors: Tensors,
     local: Local,
     share: Share,
-    make_step: Callable[[], Step],
+    step: Callable[[], Step],
     *,
+    program: str,
     frozen_rows: int = 0,
     batch_statistics: bool = True,
     kept: float = 1.0,
 ) -> Reply:
     """One client's round: the sent model trained on a share, or weight 0 from a client that has no images.
 
-    ``kept`` is the share of the extractor's movement that the server will not draw back.
+    Args:
+        site: the participant.
+        tensors: what was sent.
+        local: how to train in this round.
+        share: what to train on.
+        step: makes the method's step, after the model is loaded.
+        program: tells apart what else the step computes: its method and settings.
+        frozen_rows: head rows that must not move.
+        batch_statistics: whether normalisation layers follow the share.
+        kept: the share of the extractor's movement that the server will not draw back.
     """
     if len(share) == 0:
         return Reply({}, weight=0.0)
@@ -86,13 +101,14 @@ def train_share(
     fitted = fit(
         site.worker,
         share,
-        make_step(),
+        step,
         local.train,
         lr=local.lr,
         rng=generator(local.seed, "batches", local.stage, local.round, site.name),
         term=term,
         frozen_rows=frozen_rows,
         batch_statistics=batch_statistics,
+        program=f"{local.lasting} {frozen_rows} {program}",
     )
     sent = {**site.worker.take(), **term.finish(site.worker, fitted.steps, local.lr)}
     weight = float(len(share)) if local.federation.weighting == "size" else 1.0

@@ -14,7 +14,6 @@ from asterism.algorithms.local import Local
 from asterism.config import Section
 from asterism.flow import Tensors
 from asterism.losses import distillation_loss
-from asterism.seeds import generator
 from asterism.site import Site
 
 
@@ -36,14 +35,14 @@ def remembering(
     teacher.network.eval()
     network, device = site.worker.network, site.worker.device
     prototypes = teacher.network.prototypes.detach()[:frozen]
-    spread = p.deviation * prototypes.norm(dim=1, keepdim=True) / prototypes.shape[1] ** 0.5
     classes = torch.arange(frozen, device=device)
-    rng = generator(local.seed, "replay", local.stage, local.round, site.name, device=device)
+    rng = site.worker.generator(local.seed, "replay", local.stage, local.round, site.name)
 
     def loss(images: Tensor, z: Tensor) -> Tensor:
         with torch.no_grad():
             target = teacher.network(images)[:, :frozen]
         kept = distillation_loss(z @ network.prototypes[:frozen].T, target, p.temperature)
+        spread = p.deviation * prototypes.norm(dim=1, keepdim=True) / prototypes.shape[1] ** 0.5
         noise = torch.randn(prototypes.shape, generator=rng, device=device)
         replayed = cross_entropy((prototypes + spread * noise) @ network.prototypes.T, classes)
         return p.distillation * kept + p.replay * replayed

@@ -8,7 +8,7 @@ may be calibrated on known images instead of given. Needs known images of its ow
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -18,18 +18,15 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from asterism import memory, screening
+from asterism.algorithms.represent import representations, represented
 from asterism.config import Section
-from asterism.data.augment import plain
 from asterism.data.split import KNOWN
 from asterism.errors import AsterismError
 from asterism.evaluation import labelled
-from asterism.flow import Options, Reply, State, Sum, Tensors, Total
-from asterism.model import Worker
+from asterism.flow import Ask, Options, Reply, State, Sum, Tensors, Total
 from asterism.screening import SCORES, Detection, Reference, edges, histogram
 from asterism.seeds import generator
 from asterism.site import Share, Site, Task
-
-BATCH = 512
 
 
 class Screening(Section):
@@ -122,6 +119,17 @@ def screening_flow(
     assert r is not None  # one of the two is set, by validation
     total = yield Sum(participants, "screen", tensors, state.version, {**options, "threshold": r})  # Eq. 5
     return _summary(total, r)
+
+
+def figures(ask: Ask, total: Total) -> dict[str, float | None]:
+    """What the answer to the order to screen comes to beside its counts; None where nobody could know."""
+    found = _summary(total, float(ask.options["threshold"]))
+    return {
+        "threshold": found.threshold,
+        "images": float(found.images),
+        "novelty_rate": found.flagged / found.images if found.images else None,
+        "auroc": found.auroc,
+    }
 
 
 def _something(total: Total) -> Tensors:
@@ -274,22 +282,6 @@ def reference(site: Site, tensors: Tensors, p: LocalScreen, compared: Tensor) ->
     shares = [replace(site.share(KNOWN), indices=compared), *memory.earlier_shares(site, p.stage)]
     bank = torch.cat([represented(site.worker, share) for share in shares])
     return Reference(prototypes, bank=bank, neighbours=p.screening.neighbours)
-
-
-@torch.no_grad()
-def representations(worker: Worker, share: Share) -> Iterator[Tensor]:
-    """Representations (n, d) of a share's images, batch by batch in the order of its rows; at least one batch."""
-    worker.network.eval()
-    if len(share) == 0:
-        yield torch.empty(0, worker.layout.features, device=worker.device)
-        return
-    for chosen in torch.split(share.indices, BATCH):
-        yield worker.network.represent(plain(share.images.pixels[chosen]))
-
-
-def represented(worker: Worker, share: Share) -> Tensor:
-    """The same of all images at once."""
-    return torch.cat(list(representations(worker, share)))
 
 
 TASKS: Mapping[str, Task] = {

@@ -25,7 +25,7 @@ class FedProx(Section):
 
 def start(site: Site, tensors: Tensors, p: FedProx, kept: float = 1.0) -> Term:
     """Adds the gradient of the proximal term, μ·(w − w_global)."""
-    origin = tensors["parameters"].to(site.worker.device)
+    origin = site.worker.hold("origin", tensors["parameters"])
 
     def correct(gradient: Tensor, parameters: Tensor) -> None:
         gradient.add_(parameters.detach() - origin, alpha=p.mu)

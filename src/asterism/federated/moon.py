@@ -17,9 +17,10 @@ from torch import Tensor
 from asterism.config import Section
 from asterism.flow import Tensors
 from asterism.losses import model_contrastive_loss
-from asterism.model import Worker, fitted
+from asterism.model import fitted
 from asterism.site import Site
 from asterism.training import Batch, Term
+from asterism.worker import Worker
 
 OWN = "moon"
 
@@ -49,7 +50,7 @@ def start(site: Site, tensors: Tensors, p: Moon, kept: float = 1.0) -> Term:
             near, far = of_global.network.represent(batch.images), of_previous.network.represent(batch.images)
         return p.mu * model_contrastive_loss(batch.z, near, far, p.temperature)
 
-    return Term(loss=loss, finish=finish)
+    return Term(loss=loss, finish=finish, variant="with previous")
 
 
 def _reference(worker: Worker, purpose: str, tensors: Tensors) -> Worker:

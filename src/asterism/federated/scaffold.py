@@ -18,9 +18,9 @@ from torch import Tensor
 
 from asterism.config import Section
 from asterism.flow import State, Tensors, Total
-from asterism.model import Worker
 from asterism.site import Site
 from asterism.training import Term
+from asterism.worker import Worker
 
 OWN = "scaffold"
 
@@ -41,7 +41,7 @@ def start(site: Site, tensors: Tensors, p: Scaffold, kept: float = 1.0) -> Term:
     origin = tensors["parameters"].to(site.worker.device)
     c = _variate(tensors, origin)
     c_i = _variate(site.store.get(OWN, {}), origin)
-    correction = c - c_i
+    correction = site.worker.hold("correction", c - c_i)
     correction[: site.worker.layout.extractor_size] *= kept
 
     def correct(gradient: Tensor, parameters: Tensor) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from asterism.metrics import UNMATCHED, joint_assignment
 from asterism.report.explained import EstimateRecord, Exemplar, Explained
-from asterism.report.read import RunRecord, StageResults, StageTables
+from asterism.report.read import RunRecord, ScreenedSite, StageResults, StageTables
 from asterism.report.words import amount, counted
 
 ANY_KNOWN = "any known"
@@ -28,12 +28,21 @@ class DiscoveredRow:
 
 @dataclass(frozen=True)
 class Screened:
-    """What novel class data filtering came to over all participants, in percent where the truth is known."""
+    """What novel class data filtering came to over all participants; shares and AUROC are in percent.
 
+    What needs true classes is None where nobody knows them; ``sites`` is empty outside a simulation.
+    """
+
+    images: int | None  # looked at
+    flagged: int  # called novel
     held: int
+    threshold: float | None
+    rate: float | None  # of novelty
+    auroc: float | None
     recall: float | None
     precision: float | None
     false_alarms: float | None
+    sites: tuple[ScreenedSite, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -155,15 +164,25 @@ def remembered(record: RunRecord) -> tuple[tuple[str, tuple[float | None, ...]],
 
 
 def _screened(record: RunRecord, stage: str) -> Screened | None:
-    """Of the stage's screening; only counts over all participants are known."""
-    totals = [answer.monitors for answer in record.answered if answer.stage == stage and answer.task == "screen"]
-    if not totals or "held" not in totals[-1]:
+    """What the answer to the stage's order to screen added up to."""
+    answers = [answer for answer in record.answered if answer.stage == stage and answer.task == "screen"]
+    if not answers or "held" not in answers[-1].monitors:
         return None
-    counts = totals[-1]
+    counts, figures = answers[-1].monitors, answers[-1].figures
     novel, caught = counts.get("novel", 0.0), counts.get("novel_flagged", 0.0)
     known, alarms = counts.get("known", 0.0), counts.get("known_flagged", 0.0)
+    images, auroc, rate = (figures.get(name) for name in ("images", "auroc", "novelty_rate"))
     return Screened(
-        int(counts["held"]), _percent(caught, novel), _percent(caught, caught + alarms), _percent(alarms, known)
+        images=None if images is None else int(images),
+        flagged=int(counts.get("flagged", 0.0)),
+        held=int(counts["held"]),
+        threshold=figures.get("threshold"),
+        rate=None if rate is None else 100 * rate,
+        auroc=None if auroc is None else 100 * auroc,
+        recall=_percent(caught, novel),
+        precision=_percent(caught, caught + alarms),
+        false_alarms=_percent(alarms, known),
+        sites=record.screened.get(stage, ()),
     )
 
 

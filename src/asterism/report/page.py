@@ -131,6 +131,7 @@ def _render(template: str, **context: object) -> str:
     )
     environment.filters |= {
         "decimal": words.decimal,
+        "plain": words.plain,
         "amount": words.amount,
         "size": words.size,
         "duration": words.duration,

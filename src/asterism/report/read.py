@@ -111,6 +111,22 @@ class Answered(Section, extra="ignore"):
     failed: tuple[Failed, ...] = ()
     loss: float | None = None
     monitors: Mapping[str, float] = {}
+    figures: Mapping[str, float | None] = {}
+
+
+class ScreenedSite(Section, extra="ignore"):
+    """How many images a simulated participant screened, and how many of them it called novel."""
+
+    site: str
+    images: Amount
+    flagged: Amount
+
+
+class ScreenedSites(Section, extra="ignore"):
+    """The event of a simulated stage's screening, participant by participant."""
+
+    stage: str
+    sites: tuple[ScreenedSite, ...]
 
 
 class Evaluated(Section, extra="ignore"):
@@ -151,6 +167,7 @@ class RunRecord:
     started: Started | None
     answered: tuple[Answered, ...]
     evaluated: tuple[Evaluated, ...]
+    screened: Mapping[str, tuple[ScreenedSite, ...]]
     warnings: tuple[str, ...]
     resumes: int
     ledger: tuple[LedgerLine, ...]
@@ -177,6 +194,7 @@ def read_run(folder: Path) -> RunRecord:
         started=next((event for event in events if isinstance(event, Started)), None),
         answered=tuple(event for event in events if isinstance(event, Answered)),
         evaluated=tuple(event for event in events if isinstance(event, Evaluated)),
+        screened={event.stage: event.sites for event in events if isinstance(event, ScreenedSites)},
         warnings=tuple(dict.fromkeys(event.sentence for event in events if isinstance(event, Warned))),
         resumes=sum(event is None for event in events),
         ledger=tuple(_checked(LedgerLine, line, ledger, n) for n, line in enumerate(lines, start=1)),
@@ -219,6 +237,7 @@ KINDS: Mapping[str, type[Section]] = {
     "started": Started,
     "answered": Answered,
     "evaluated": Evaluated,
+    "screened": ScreenedSites,
     "warned": Warned,
 }
 

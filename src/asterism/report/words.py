@@ -22,6 +22,11 @@ def spread(mean: float | None, deviation: float | None, digits: int = 1) -> str:
     return decimal(mean, digits) + ("" if deviation is None else f" ± {deviation:.{digits}f}")
 
 
+def plain(value: float | None) -> str:
+    """``0.6123``, to four significant digits, or a dash where there is no value."""
+    return NOTHING if value is None else f"{value:.4g}".replace("-", "−")
+
+
 def amount(value: int | None) -> str:
     """``123,456``, or a dash where there is no value."""
     return NOTHING if value is None else f"{value:,}"

@@ -19,6 +19,7 @@ from asterism.runs.replay import Recorder
 from asterism.runs.store import RunFolder
 
 Scores = Mapping[str, Any]
+Figures = Callable[[Ask, Total], Mapping[str, float | None]]
 TOLD = ("steps", "images", "loss", "samples")  # amounts that an event has a place for
 
 
@@ -91,6 +92,7 @@ class Driver:
     recorder: Recorder | None = None
     record_totals: bool = False
     alarm: Callable[[Mapping[str, float]], str | None] = lambda monitors: None
+    figures: Mapping[str, Figures] = field(default_factory=dict)  # by task, what its total comes to beside amounts
     account: Account = field(default_factory=Account)
 
     def __post_init__(self) -> None:
@@ -114,6 +116,8 @@ class Driver:
         replies = answer.replies if isinstance(answer, Total) else len(answer.replies)
         missed = replies < self.quorum
         told = _answered(ask, answer, replies, missed, time.monotonic() - started)
+        if isinstance(answer, Total) and ask.task in self.figures:
+            told["figures"] = dict(self.figures[ask.task](ask, answer))
         self.event("answered", **told)
         self.progress.round(told)
         self._sound(told["monitors"])

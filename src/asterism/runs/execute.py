@@ -14,7 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from asterism.algorithms import gal
+from asterism import memory
+from asterism.algorithms import gal, screen
 from asterism.data.images import Dataset
 from asterism.data.picture import site_class_picture
 from asterism.data.sources import load as load_images
@@ -103,7 +104,7 @@ def _driver(simulation: Simulation, kept: RunFolder, progress: Progress) -> Driv
         kept, simulation.fleet, simulation.measure, progress,
         quorum=experiment.federation.quorum, patience=experiment.federation.patience,
         evaluate_every=experiment.evaluation.every, keep_every=experiment.machine.keep == "all",
-        alarm=gal.alarm,
+        alarm=gal.alarm, figures={"screen": screen.figures},
         recorder=None if record == "none" else Recorder(kept.path), record_totals=record == "all",
     )  # fmt: skip
 
@@ -131,10 +132,23 @@ def _stage(simulation: Simulation, driver: Driver, state: State, stage: StageSpl
         driver.event("stage_started", stage=stage.name, rounds=rounds, classes=list(stage.classes))
     driver.progress.stage(stage.name, rounds, state.round)
     final = run(simulation.flow(state), driver.ask, driver.keep)
+    if looked := _looked_at(simulation, driver.folder, stage.name):
+        driver.event("screened", stage=stage.name, sites=looked)
     earlier = sum(done["estimated"] or done["true"] for done in driver.account.stages)
     estimated = len(final.classes) - earlier if driver.account.stages else None
     driver.finish(final, true=len(stage.classes), estimated=estimated, by_stage=simulation.by_stage(final))
     return final
+
+
+def _looked_at(simulation: Simulation, kept: RunFolder, stage: str) -> list[dict[str, Any]]:
+    """By simulated participant, images that it screened and called novel; a server of real sites sees their sums."""
+    found = []
+    for name in simulation.participants:
+        entry = kept.stores.of(name).get(memory.MEMORY + stage)
+        if entry is not None:
+            held = memory.from_tensors(entry)
+            found.append({"site": name, "images": held.seen, "flagged": held.flagged})
+    return found
 
 
 def _write_classes(folder: Path, simulation: Simulation, state: State) -> None:

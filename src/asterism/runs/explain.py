@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from asterism.algorithms.discover import Discovery
-from asterism.algorithms.screen import represented
+from asterism.algorithms.represent import represented
 from asterism.errors import AsterismError
 from asterism.estimation import estimate
 from asterism.evaluation import calibrated

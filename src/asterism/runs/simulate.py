@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,10 +19,11 @@ from asterism.errors import AsterismError
 from asterism.evaluation import Tables, by_stage, measure, scores
 from asterism.experiment import Experiment
 from asterism.flow import Flow, State
-from asterism.model import Worker
 from asterism.runs.inprocess import InProcess
+from asterism.runs.machine import prepared, speed
 from asterism.runs.store import Stores
 from asterism.site import Share, Site
+from asterism.worker import Worker
 
 
 @dataclass(frozen=True)
@@ -107,9 +109,7 @@ def simulate(
     stores: Stores | None = None,
 ) -> Simulation:
     """The simulated federation of an experiment; images and split may be given instead of loaded and drawn."""
-    device = computing_device(experiment.machine.device)
-    if experiment.machine.threads:
-        torch.set_num_threads(experiment.machine.threads)
+    device = prepared(experiment)
     dataset = dataset or load_images(experiment.data, seed=experiment.seed).dataset
     split = split or make_split(dataset.train, experiment.split, experiment.seed)
     _require_clients(experiment, split.participants)
@@ -117,7 +117,8 @@ def simulate(
     train, test = dataset.train.to(device), dataset.test.to(device)
     known = split.stages[0].classes
     rows = experiment.known.rows(len(known))
-    worker = Worker.of(experiment.model, train.shape, rows, experiment.seed, str(device))
+    fast = speed(experiment, split, device, math.prod(train.shape[1:]))
+    worker = Worker.of(experiment.model, train.shape, rows, experiment.seed, str(device), fast)
     stores = stores or Stores()
     targets = positions(train, classes)
     shares = {stage.name: stage.shares for stage in split.stages}
@@ -138,21 +139,6 @@ def positions(images: ImageSet, classes: Sequence[str]) -> Tensor:
     place = {name: i for i, name in enumerate(classes)}
     table = torch.tensor([*(place.get(name, -1) for name in images.classes), -1], device=images.labels.device)
     return table[images.labels]  # a label of −1 reads the last entry
-
-
-def computing_device(name: str) -> torch.device:
-    """The device called ``name``; "auto" is the first GPU where there is one, else the CPU."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise AsterismError(
-            f"cannot compute on {name!r}: {reason}", where="machine.device", fix='"cpu" or "auto"'
-        ) from None
-    return device
 
 
 def _test_share(test: ImageSet, classes: Sequence[str]) -> Share:

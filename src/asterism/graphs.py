@@ -1,0 +1,51 @@
+"""A local step that comes again, captured once as a CUDA graph and replayed from then on.
+
+A graph repeats kernels on fixed addresses without a word from Python, so whatever differs from one replay to the next
+lies in tensors that are written before it: the chosen rows, the model, what is held for the step. Generators are
+registered with the graph, so that a replay draws what the step would have drawn.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+CAPTURING = threading.Lock()  # captures share one stream of the process
+MOST = 64  # graphs of one program; as many batch sizes are rare, and each costs some megabytes
+
+
+class Replayed:
+    """Runs a program; batches of a size that comes again are captured and replayed.
+
+    The first batch of a size runs as it is, which is also the warm-up that capturing asks for.
+    """
+
+    def __init__(self, program: Callable[[Tensor], None], generators: Iterable[torch.Generator]) -> None:
+        self._program, self._generators = program, tuple(generators)
+        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor] | None] = {}
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, chosen: Tensor) -> None:
+        """One step on the images at these rows."""
+        size = len(chosen)
+        if size not in self._graphs:
+            self._program(chosen)
+            if len(self._graphs) < MOST:
+                self._graphs[size] = None
+            return
+        graph, rows = self._graphs[size] or self._capture(chosen)
+        rows.copy_(chosen)
+        graph.replay()
+
+    def _capture(self, chosen: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+        graph, rows = torch.cuda.CUDAGraph(), chosen.clone()
+        for generator in self._generators:
+            graph.register_generator_state(generator)
+        # Graphs of one program never run at once, so they may share their memory.
+        with CAPTURING, torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            self._program(rows)
+        self._graphs[len(chosen)] = graph, rows
+        return graph, rows
