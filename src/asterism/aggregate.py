@@ -103,7 +103,8 @@ def _first(value: Tensor, weight: float) -> Tensor:
 
 
 def _add(totals: dict[str, Tensor], tensors: Tensors, weight: float) -> None:
-    for name, value in tensors.items():
+    for name, sent in tensors.items():
+        value = sent.to(totals[name].device)  # participants may compute on several GPUs
         if value.is_floating_point():
             totals[name].add_(value, alpha=weight)
         else:

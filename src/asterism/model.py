@@ -68,7 +68,9 @@ class Network(nn.Module):
 
     def represent(self, images: Tensor) -> Tensor:
         """Representations z = f_θ(x), (n, d), of images (n, c, h, w) in [0, 1]."""
-        function = compiled(_represent) if 0 < len(images) == self.speed.compiled else _represent
+        batch = self.speed.compiled
+        # Two views of a batch are a batch of twice the size.
+        function = compiled(_represent) if batch and len(images) in (batch, 2 * batch) else _represent
         z: Tensor = function(self.extractor, images, self.mean, self.std, self.speed.half)
         return z
 

@@ -45,11 +45,13 @@ Gate = Callable[[str, Ask, Reply], Reply]
 
 
 def perform(site: Site, ask: Ask, tasks: Mapping[str, Task], gates: Sequence[Gate] = ()) -> Reply:
-    """A participant's answer to an order: the one door through which anything leaves a site.
-
-    The reply is stamped with the version it answers and passes every gate (ledger, later noise and floors) in turn.
-    """
+    """A participant's answer to an order, stamped with the version it answers and let out through the gates."""
     reply = replace(tasks[ask.task](site, ask.tensors, ask.options), version=ask.version)
+    return let_out(site.name, ask, reply, gates)
+
+
+def let_out(site: str, ask: Ask, reply: Reply, gates: Sequence[Gate]) -> Reply:
+    """The one door through which anything leaves a site: every gate in turn (ledger, later noise and floors)."""
     for gate in gates:
-        reply = gate(site.name, ask, reply)
+        reply = gate(site, ask, reply)
     return reply

@@ -15,10 +15,17 @@ from asterism.model import PLAIN, Speed
 WORTH_COMPILING = 4_000_000 * 32 * 32  # pixels
 
 
-def computing_device(name: str) -> torch.device:
-    """The device called ``name``; "auto" is the first GPU where there is one, else the CPU."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+AT_ONCE = 3  # participants on one GPU: each on a stream of its own fills the gaps of the others
+
+
+def computing_devices(name: str) -> list[torch.device]:
+    """The devices called ``name``; "cuda" is every GPU, and "auto" too where there are any, else the CPU."""
+    if name in ("auto", "cuda") and torch.cuda.is_available():
+        return [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
+    return [_device("cpu" if name == "auto" else name)]
+
+
+def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
@@ -30,19 +37,21 @@ def computing_device(name: str) -> torch.device:
     return device
 
 
-def prepared(experiment: Experiment) -> torch.device:
-    """The device of a run, this process set up for it."""
+def prepared(experiment: Experiment) -> list[torch.device]:
+    """The device of each worker of a run, the server's first; this process is set up for them."""
     machine = experiment.machine
     if machine.exact:  # cuBLAS reads it when it starts
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    device = computing_device(machine.device)
+    devices = computing_devices(machine.device)
     if machine.threads:
         torch.set_num_threads(machine.threads)
-    if device.type == "cuda":
+    on_gpu = devices[0].type == "cuda"
+    if on_gpu:
         torch.use_deterministic_algorithms(machine.exact)
         torch.backends.cudnn.deterministic = machine.exact
         torch.backends.cudnn.allow_tf32 = not machine.exact
-    return device
+    workers = machine.workers or (AT_ONCE * len(devices) if on_gpu else 1)
+    return [devices[i % len(devices)] for i in range(min(workers, experiment.federation.clients))]
 
 
 def speed(experiment: Experiment, split: FederationSplit, device: torch.device, pixels: int) -> Speed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,11 +18,11 @@ from asterism.data.split import FederationSplit, StageSplit, make_split
 from asterism.errors import AsterismError
 from asterism.evaluation import Tables, by_stage, measure, scores
 from asterism.experiment import Experiment
-from asterism.flow import Flow, State
+from asterism.flow import Flow, Options, Reply, State, Tensors
 from asterism.runs.inprocess import InProcess
 from asterism.runs.machine import prepared, speed
 from asterism.runs.store import Stores
-from asterism.site import Share, Site
+from asterism.site import Share, Site, Task
 from asterism.worker import Worker
 
 
@@ -109,29 +109,46 @@ def simulate(
     stores: Stores | None = None,
 ) -> Simulation:
     """The simulated federation of an experiment; images and split may be given instead of loaded and drawn."""
-    device = prepared(experiment)
+    devices = prepared(experiment)
     dataset = dataset or load_images(experiment.data, seed=experiment.seed).dataset
     split = split or make_split(dataset.train, experiment.split, experiment.seed)
     _require_clients(experiment, split.participants)
     classes = [name for stage in split.stages for name in stage.classes]
-    train, test = dataset.train.to(device), dataset.test.to(device)
     known = split.stages[0].classes
-    rows = experiment.known.rows(len(known))
-    fast = speed(experiment, split, device, math.prod(train.shape[1:]))
-    worker = Worker.of(experiment.model, train.shape, rows, experiment.seed, str(device), fast)
+    rows, shape = experiment.known.rows(len(known)), dataset.train.shape
+    fast = speed(experiment, split, devices[0], math.prod(shape[1:]))
+    workers = [Worker.of(experiment.model, shape, rows, experiment.seed, str(device), fast) for device in devices]
     stores = stores or Stores()
-    targets = positions(train, classes)
     shares = {stage.name: stage.shares for stage in split.stages}
+    images = {device: dataset.train.to(device) for device in devices}
+    targets = {device: positions(train, classes) for device, train in images.items()}
 
-    def site(name: str) -> Site:
-        def share(stage: str) -> Share:
-            return Share(train, targets, shares[stage][name].to(device))
+    def sites_of(worker: Worker) -> Callable[[str], Site]:
+        def site(name: str) -> Site:
+            def share(stage: str) -> Share:
+                device = worker.device
+                return Share(images[device], targets[device], shares[stage][name].to(device))
 
-        return Site(name, share, stores.of(name), worker)
+            return Site(name, share, stores.of(name), worker)
 
-    fleet = InProcess(site, split.participants, TASKS, deadline=experiment.federation.deadline)
-    state = State("known", 0, worker.take(), worker.layout.id, known)
-    return Simulation(experiment, split, worker, fleet, _test_share(test, classes), state)
+        return site
+
+    tasks = TASKS if len(workers) == 1 else {name: _in_a_turn(task) for name, task in TASKS.items()}
+    sites = [sites_of(worker) for worker in workers]
+    fleet = InProcess(sites, split.participants, tasks, deadline=experiment.federation.deadline)
+    state = State("known", 0, workers[0].take(), workers[0].layout.id, known)
+    test = _test_share(dataset.test.to(devices[0]), classes)
+    return Simulation(experiment, split, workers[0], fleet, test, state)
+
+
+def _in_a_turn(task: Task) -> Task:
+    """The task on the stream of the worker that it is given."""
+
+    def work(site: Site, tensors: Tensors, options: Options) -> Reply:
+        with site.worker.turn():
+            return task(site, tensors, options)
+
+    return work
 
 
 def positions(images: ImageSet, classes: Sequence[str]) -> Tensor:
