@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import relu
+from torch.nn.functional import avg_pool2d, conv2d, pad, relu
 
 from asterism.errors import AsterismError
 
@@ -22,14 +22,36 @@ class Block(nn.Module):
         self.bn1 = nn.BatchNorm2d(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(outputs)
+        self.stride = stride
         self.shortcut = nn.Sequential()
         if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output for feature maps ``x``."""
-        inner = relu(self.bn1(self.conv1(x)))
-        return relu(self.bn2(self.conv2(inner)) + self.shortcut(x))
+        inner = rectified(self.bn1(self.conv1(x)))
+        # A 1×1 convolution of stride s is one of every s-th pixel, which cuDNN computes several times faster.
+        thinned = avg_pool2d(x, 1, self.stride) if self.stride > 1 else x
+        return relu(self.bn2(self.conv2(inner)) + self.shortcut(thinned))
+
+
+def rectified(x: Tensor) -> Tensor:
+    """``relu``; when compiled, in a form whose gradient needs ``x`` alone, one tensor less to read than relu's."""
+    return torch.where(x > 0, x, 0) if torch.compiler.is_compiling() else relu(x)
+
+
+class First(nn.Conv2d):
+    """A convolution of images, whose few channels a GPU is given filled up with zeros to a multiple of eight.
+
+    Tensor cores read eight channels at a time; of three, cuDNN falls back to kernels several times slower.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Feature maps of images ``x``."""
+        if not x.is_cuda:
+            return super().forward(x)
+        missing = (0, 0, 0, 0, 0, -x.shape[1] % 8)
+        return conv2d(pad(x, missing), pad(self.weight, missing), self.bias, self.stride, self.padding)
 
 
 class ResNet(nn.Module):
@@ -37,7 +59,7 @@ class ResNet(nn.Module):
 
     def __init__(self, channels: int, blocks: tuple[int, int, int, int]) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(channels, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU())
+        self.stem = nn.Sequential(First(channels, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64))
         stages, width = [], 64
         for i, count in enumerate(blocks):
             for j in range(count):
@@ -51,7 +73,7 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Representations (n, 512) of images (n, channels, height, width)."""
-        maps: Tensor = self.stages(self.stem(x))
+        maps: Tensor = self.stages(rectified(self.stem(x)))
         return maps.mean(dim=(2, 3))
 
 

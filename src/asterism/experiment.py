@@ -47,7 +47,7 @@ class Machine(Section):
     """Where and how a run computes, and what it keeps."""
 
     device: str = "auto"  # "cpu", "cuda" (all GPUs), "cuda:1"; auto: all GPUs where there are any
-    workers: Annotated[int, Field(ge=0)] = 0  # participants that compute at once; 0: three a GPU, one on a CPU
+    workers: Annotated[int, Field(ge=0)] = 0  # participants that compute at once; 0: five a GPU, one on a CPU
     threads: Annotated[int, Field(ge=0)] = 0  # of torch on the CPU; 0: as torch finds it
     exact: bool = False  # on a GPU: float32, deterministic, step by step, as on a CPU
     compile: Literal["auto", "always", "never"] = "auto"  # on a GPU; auto: where a run is long enough to gain by it

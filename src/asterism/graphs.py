@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-CAPTURING = threading.Lock()  # captures share one stream of the process
+# Compiling and capturing are one participant's at a time: both keep state that a whole process shares.
+PREPARING = threading.Lock()
 MOST = 64  # graphs of one program; as many batch sizes are rare, and each costs some megabytes
 
 
@@ -32,7 +33,8 @@ class Replayed:
         """One step on the images at these rows."""
         size = len(chosen)
         if size not in self._graphs:
-            self._program(chosen)
+            with PREPARING:
+                self._program(chosen)
             if len(self._graphs) < MOST:
                 self._graphs[size] = None
             return
@@ -45,7 +47,7 @@ class Replayed:
         for generator in self._generators:
             graph.register_generator_state(generator)
         # Graphs of one program never run at once, so they may share their memory.
-        with CAPTURING, torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with PREPARING, torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             self._program(rows)
         self._graphs[len(chosen)] = graph, rows
         return graph, rows

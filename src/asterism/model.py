@@ -33,6 +33,12 @@ class Architecture(Section):
     std: tuple[Annotated[float, Field(gt=0)], ...] = (0.25,)
 
 
+@cache
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` compiled for fixed shapes, once for all networks of a process."""
+    return torch.compile(function, dynamic=False)
+
+
 @dataclass(frozen=True)
 class Speed:
     """How training computes. The default is the plain path: float32, one operation after the other."""
@@ -41,14 +47,12 @@ class Speed:
     compiled: int = 0  # batch size for which the extractor and the SGD step are compiled; 0: never
     graphs: bool = False  # replay the local step as a CUDA graph
 
+    def of(self, function: Callable[..., Any], images: int) -> Callable[..., Any]:
+        """``function`` of a batch of so many images, compiled for batches of the usual size, one view or two."""
+        return compiled(function) if self.compiled and images in (self.compiled, 2 * self.compiled) else function
+
 
 PLAIN = Speed()
-
-
-@cache
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function`` compiled for fixed shapes, once for all networks of a process."""
-    return torch.compile(function, dynamic=False)
 
 
 class Network(nn.Module):
@@ -68,9 +72,7 @@ class Network(nn.Module):
 
     def represent(self, images: Tensor) -> Tensor:
         """Representations z = f_θ(x), (n, d), of images (n, c, h, w) in [0, 1]."""
-        batch = self.speed.compiled
-        # Two views of a batch are a batch of twice the size.
-        function = compiled(_represent) if batch and len(images) in (batch, 2 * batch) else _represent
+        function = self.speed.of(_represent, len(images))
         z: Tensor = function(self.extractor, images, self.mean, self.std, self.speed.half)
         return z
 

@@ -199,10 +199,9 @@ def descend(
 ) -> None:
     """One SGD step on the flat vector, in place.
 
-    The ranges ``fixed`` get no gradient, hence neither momentum nor weight decay moves them.
+    In the ranges ``fixed`` velocity stays zero, hence neither momentum nor weight decay moves them.
     """
-    gradient.add_(parameters, alpha=weight_decay)
+    velocity.mul_(momentum).add_(gradient.add(parameters, alpha=weight_decay))
     for start, end in fixed:
-        gradient[start:end] = 0
-    velocity.mul_(momentum).add_(gradient)
+        velocity[start:end] = 0
     parameters.addcmul_(velocity, lr, value=-1)

@@ -63,6 +63,7 @@ class Worker:
         self.layout = Layout(_shapes(named), _shapes(floating), tuple(counters))
         self.parameters = _flat(named.values(), self.device, torch.float32)
         self.gradient = torch.zeros_like(self.parameters)
+        self._pieces = torch.split(self.gradient, [p.numel() for p in named.values()])
         self.buffers = _flat(floating.values(), self.device, torch.float32)
         self.counters = _flat(counters.values(), self.device, torch.int64)
         for name, view in _views(self.parameters, self.layout.parameters).items():
@@ -104,7 +105,7 @@ class Worker:
         trained = [p for p in self._named if p.requires_grad]
         found = iter(torch.autograd.grad(loss, trained, materialize_grads=True))
         pieces = [_line(next(found) if p.requires_grad else torch.zeros_like(p)) for p in self._named]
-        torch.cat(pieces, out=self.gradient)
+        torch._foreach_copy_(self._pieces, pieces)
 
     def fixed(self, frozen_rows: int) -> list[tuple[int, int]]:
         """The ranges of the parameter vector that training must not move: the first head rows, frozen backbones."""

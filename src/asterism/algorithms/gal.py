@@ -119,10 +119,10 @@ def novel_step(site: Site, local: Local, p: Gal, tensors: Tensors, frozen: int) 
     def step(pixels: Tensor, targets: Tensor) -> Batch:
         images = augment(pixels, local.augment, rng)
         z, rows = network.represent(images), network.prototypes[frozen:]
-        loss = novel_loss(z, rows, p)
+        loss = network.speed.of(novel_loss, len(z))(z, rows, p)
         if held is not None:
             loss = loss + held(images, z)
-        return Batch(images, z, loss, monitors(z, rows, p.tau))
+        return Batch(images, z, loss, network.speed.of(monitors, len(z))(z, rows, p.tau))
 
     return step
 

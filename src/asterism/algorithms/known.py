@@ -82,7 +82,8 @@ def known_step(site: Site, local: Local, p: Known) -> Step:
         if p.rotations:
             images, labels = turned(images, labels, site.worker.layout.rows // TURNS, p.turn_rate, rng)
         z = network.represent(images)
-        return Batch(images, z, known_class_loss(z, labels, network.prototypes, p.eta, p.tau))
+        loss = network.speed.of(known_class_loss, len(z))(z, labels, network.prototypes, p.eta, p.tau)
+        return Batch(images, z, loss)
 
     return step
 

@@ -13,9 +13,7 @@ from asterism.model import PLAIN, Speed
 
 # Compiling ResNet-18 took about 20 s on an H200 and saves about 5 µs an image of 32×32 pixels (results/bench).
 WORTH_COMPILING = 4_000_000 * 32 * 32  # pixels
-
-
-AT_ONCE = 3  # participants on one GPU: each on a stream of its own fills the gaps of the others
+AT_ONCE = 5  # participants on one GPU: each on a stream of its own fills the gaps of the others
 
 
 def computing_devices(name: str) -> list[torch.device]:

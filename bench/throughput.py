@@ -1,0 +1,150 @@
+"""Images trained a second on a GPU: known and novel class learning, one and several participants at once.
+
+    python -m bench.throughput --out results/bench/h200-throughput.json
+
+The images are noise: what is learned does not matter here. Every row is the median of several rounds of five clients,
+through the whole of the in-process fleet; the rounds of a row's first warm-up (compiling, capturing) are told apart.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from asterism.data.images import Dataset, ImageSet
+from asterism.experiment import Experiment, load
+from asterism.files import write_json
+from asterism.flow import Ask, State, Total
+from asterism.runs.simulate import Simulation, simulate
+from asterism.seeds import generator
+from bench.known_recipes import described
+
+CLASSES = 100
+FLOP = 3 * 2 * 555_422_720  # of ResNet-18 for one 32×32 image: forward, and twice that backward
+PATHS = {"exact": ["machine.exact=true"], "graph": ["machine.compile=never"], "compiled": ["machine.compile=always"]}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What one row measures."""
+
+    stage: str = "known"
+    path: str = "compiled"
+    workers: int = 3
+    batch: int = 256
+    settings: tuple[str, ...] = ()
+
+
+def noise(each: int) -> ImageSet:
+    """``each`` images of every class."""
+    count = CLASSES * each
+    pixels = torch.randint(0, 256, (count, 3, 32, 32), generator=generator(0, "pixels"), dtype=torch.uint8)
+    names = tuple(f"class {c}" for c in range(CLASSES))
+    return ImageSet(pixels, torch.arange(count) % CLASSES, [str(i) for i in range(count)], names)
+
+
+def experiment(case: Case, epochs: int) -> Experiment:
+    """The settings of a row; every participant holds as many images of every class."""
+    return load(
+        "cifar100",
+        [
+            *PATHS[case.path],
+            *case.settings,
+            "split.partition=iid",
+            "split.participants=5",
+            f"machine.workers={case.workers}",
+            f"train.batch={case.batch}",
+            f"train.local_epochs={epochs}",
+            "novel.0.discovery.classes=20",
+            "novel.0.discovery.clusters=20",
+        ],
+    )
+
+
+def rounds(simulation: Simulation, stage: str, count: int) -> list[tuple[int, float]]:
+    """Images and seconds of each of ``count`` rounds of a stage."""
+    state = simulation.state if stage == "known" else _after_one_round(simulation)
+    flow, answer, found = simulation.flow(state), None, list[tuple[int, float]]()
+    while len(found) < count:
+        step = flow.send(answer)
+        answer = None
+        if isinstance(step, Ask):
+            _synchronize()
+            started = time.perf_counter()
+            answer = simulation.fleet.answer(step)
+            _synchronize()
+            if answer.failures:
+                raise RuntimeError(str(answer.failures[0]))
+            if isinstance(answer, Total) and "images" in answer.metrics:
+                found.append((int(answer.metrics["images"]), time.perf_counter() - started))
+    return found
+
+
+def _after_one_round(simulation: Simulation) -> State:
+    """The state that enters the novel stage, as if known class learning took one round; an untrained one diverges."""
+    flow = simulation.flow(simulation.state)
+    answer = simulation.fleet.answer(next(flow))  # type: ignore[arg-type]  # the first step is an ask
+    state = flow.send(answer)
+    assert isinstance(state, State)
+    return State("novel-1", 0, state.tensors, state.layout, state.classes)
+
+
+def measured(case: Case, images: Dataset, epochs: int, repeats: int) -> dict[str, Any]:
+    """One row."""
+    torch.cuda.reset_peak_memory_stats()
+    simulation = simulate(experiment(case, epochs), dataset=images)
+    first, *later = rounds(simulation, case.stage, repeats + 1)
+    rate = statistics.median(count / seconds for count, seconds in later)
+    return {
+        **vars(case),
+        "images_per_second": round(rate),
+        "mfu_percent_of_790_tflops": round(100 * rate * FLOP / 790e12, 1),
+        "first_round_seconds": round(first[1], 1),
+        "images_a_round": later[0][0],
+        "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 1),
+    }
+
+
+def _synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def cases() -> list[Case]:
+    """The table."""
+    several = [Case(workers=n) for n in (1, 2, 3, 5)]
+    paths = [Case(path="exact", workers=1), Case(path="graph", workers=1), Case(path="graph", workers=5)]
+    novel = [Case("novel", workers=n) for n in (1, 3, 5)]
+    small = [Case(batch=32, path="graph", workers=n) for n in (1, 5)]
+    terms = [Case(settings=(f"federation.algorithm.name={name}",)) for name in ("fedprox", "scaffold", "moon")]
+    return [*several, *paths, *novel, *small, *terms]
+
+
+def main(
+    out: Annotated[Path | None, typer.Option(help="JSON file of the results.")] = None,
+    only: Annotated[str, typer.Option(help="Numbers of rows, separated by commas.")] = "",
+    each: Annotated[int, typer.Option(help="Images of every class.")] = 256,
+    epochs: Annotated[int, typer.Option(help="Local epochs.")] = 4,
+    repeats: Annotated[int, typer.Option(help="Rounds measured.")] = 3,
+) -> None:
+    """Measures each row and prints it as one JSON line."""
+    images = noise(each)
+    dataset, found = Dataset("noise", images, images.take(torch.arange(CLASSES))), described()
+    table = cases()
+    for number in map(int, only.split(",")) if only else range(len(table)):
+        row = measured(table[number], dataset, epochs, repeats)
+        print(json.dumps(row), flush=True)
+        found["runs"].append(row)
+        if out is not None:
+            write_json(out, found)
+
+
+if __name__ == "__main__":
+    typer.run(main)
