@@ -43,13 +43,13 @@ def points(kind: str, count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     return made
 
 
-def one(kind: str, count: int, dbscan_up_to: int) -> dict[str, Any]:
+def one(kind: str, count: int, dbscan_up_to: int, device: str) -> dict[str, Any]:
     """Seconds and growth of the process's peak memory for one tree."""
     pool = points(kind, count)
-    tree(pool[:100], dense=0)  # what is loaded and compiled once is not counted
+    tree(pool[:100], device=device, dense=0)  # what is loaded and compiled once is not counted
     tree(pool[:100])
     load, before, started = os.getloadavg()[0], _peak(), time.perf_counter()
-    grown = tree(pool)
+    grown = tree(pool, device=device)
     seconds = time.perf_counter() - started
     growth = _peak() - before
     radius, counts = paper_grid(grown)
@@ -58,6 +58,7 @@ def one(kind: str, count: int, dbscan_up_to: int) -> dict[str, Any]:
         "kind": kind,
         "points": count,
         "dimensions": DIMENSIONS,
+        "device": device,
         "seconds": round(seconds, 3),
         "peak_growth_mib": round(growth / 1024, 1),
         "estimated": int(counts.max()),
@@ -86,17 +87,18 @@ def main(
     kinds: Annotated[str, typer.Option(help="Kinds of points, separated by commas.")] = "noise,groups",
     out: Annotated[Path | None, typer.Option(help="JSON file of the results.")] = None,
     dbscan_up_to: Annotated[int, typer.Option(help="Points from which DBSCAN is not tried.")] = 2_000,
+    device: Annotated[str, typer.Option(help="Where torch multiplies the matrices of large pools.")] = "cpu",
     single: Annotated[int, typer.Option(hidden=True)] = 0,
 ) -> None:
     """Measures each kind and number of points and prints one line for each."""
     if single:
-        print(json.dumps(one(kinds, single, dbscan_up_to)))
+        print(json.dumps(one(kinds, single, dbscan_up_to, device)))
         return
     found = described()
     for kind in kinds.split(","):
         for count in counts or [1_000, 10_000, 100_000]:
             call = [sys.executable, "-m", "bench.tree", "--single", str(count), "--kinds", kind]
-            call += ["--dbscan-up-to", str(dbscan_up_to)]
+            call += ["--dbscan-up-to", str(dbscan_up_to), "--device", device]
             line = subprocess.run(call, capture_output=True, text=True, check=True).stdout
             print(line.strip(), flush=True)
             found["runs"].append(json.loads(line))
