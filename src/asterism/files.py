@@ -49,6 +49,14 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
+def read_json(path: Path) -> Any:
+    """The JSON document in ``path``."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise AsterismError(f"cannot be read: {error}", where=str(path), fix="remove it, or put a copy back") from None
+
+
 class Lines:
     """An append-only file of JSON objects; a last line that a cut left unfinished is taken off when it is opened."""
 

@@ -1,0 +1,136 @@
+"""The fleet of real sites: asks go out as Flower messages, replies come in by a pull loop of its own.
+
+Replies are pulled in the order asked, one at a time, and folded before the next: a total is the same in every bit as
+in one process, and the server's memory does not grow with the number of sites. Flower names the server as the source
+of its own errors, so a failure is told by the message it answers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from asterism.aggregate import Outcome, answered
+from asterism.errors import AsterismError
+from asterism.flow import Answer, Ask, Failure
+from asterism.runs.flower.records import ORDER, content, parcel
+from asterism.runs.wire import packed_order, unpacked_reply
+
+NODE_UNAVAILABLE = 5  # Flower's code for a node that left while it owed a reply
+GONE = 1e9  # seconds that stand for "no deadline"
+GRACE = 60.0  # seconds a message outlives its deadline, so that a reply just in time can still be pulled
+
+
+@dataclass(frozen=True)
+class Node:
+    """A site as Flower knows it; another ``since`` means that it was away in between."""
+
+    number: int
+    since: str = ""
+
+
+class Flower:
+    """Answers asks over a grid. A site that is away may come back for ``rejoin`` seconds and gets the order again."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        run: str,
+        *,
+        deadline: float | None = None,
+        rejoin: float = 0.0,
+        largest: int = 2**31,
+        poll: float = 0.1,
+        watch: Callable[[str, Outcome], None] | None = None,
+        nodes: Callable[[], Mapping[str, Node]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._grid, self._run, self.watch = grid, run, watch
+        self._deadline, self._rejoin, self._largest, self._poll = deadline, rejoin, largest, poll
+        self._nodes = nodes or (lambda: named_nodes(grid))
+        self._clock, self._sleep = clock, sleep
+
+    def nodes(self) -> Mapping[str, Node]:
+        """The sites that are online, by name."""
+        return self._nodes()
+
+    def answer(self, ask: Ask) -> Answer:
+        """What the sites answer, failures included."""
+        return answered(ask, self._outcomes(ask))
+
+    def _outcomes(self, ask: Ask) -> Iterator[tuple[str, Outcome]]:
+        round = _Round(ask, content(packed_order(self._run, ask)), self._clock() + (self._deadline or GONE))
+        self._send(round, ask.participants)
+        for participant in ask.participants:
+            outcome = self._outcome(round, participant)
+            if self.watch is not None:
+                self.watch(participant, outcome)
+            yield participant, outcome
+
+    def _send(self, round: _Round, participants: tuple[str, ...]) -> None:
+        """Sends the order to those who are online; a broadcast's content is stored once."""
+        online = self.nodes()
+        present = [name for name in participants if name in online]
+        group = f"{round.ask.version.stage} {round.ask.version.round}"
+        ttl = None if self._deadline is None else self._deadline + GRACE
+        messages = [Message(round.content, online[name].number, ORDER, ttl=ttl, group_id=group) for name in present]
+        identities = list(self._grid.push_messages(messages)) if messages else []
+        round.sent |= {name: identity for name, identity in zip(present, identities, strict=True) if identity}
+
+    def _outcome(self, round: _Round, participant: str) -> Outcome:
+        """What one site answers, waited for until the deadline; a site that is lost may come back meanwhile."""
+        lost = self._clock()
+        while True:
+            if participant in round.sent:
+                reply = next(iter(self._grid.pull_messages([round.sent[participant]])), None)
+                if reply is not None and not _lost(reply):
+                    return self._read(participant, reply)
+                if reply is not None:
+                    del round.sent[participant]
+                    lost = self._clock()
+            elif self._clock() >= min(round.end, lost + self._rejoin):
+                return Failure(participant, "unavailable", "not connected")
+            else:
+                self._send(round, (participant,))
+            if self._clock() >= round.end:
+                return Failure(participant, "timeout", "no answer before the deadline")
+            self._sleep(self._poll)
+
+    def _read(self, participant: str, reply: Message) -> Outcome:
+        if reply.has_error():
+            return Failure(participant, "exception", f"Flower's error {reply.error.code}: {reply.error.reason}")
+        try:
+            found = parcel(reply.content)
+        except AsterismError as error:
+            return Failure(participant, "rejected", error.what)
+        if len(found) > self._largest:
+            return Failure(participant, "rejected", f"a reply of {len(found)} bytes, at most {self._largest} are taken")
+        return unpacked_reply(found, participant)
+
+
+@dataclass
+class _Round:
+    """An ask on its way: the content to send, when to stop waiting, and whose message has which number."""
+
+    ask: Ask
+    content: RecordDict
+    end: float
+
+    def __post_init__(self) -> None:
+        self.sent: dict[str, str] = {}
+
+
+def named_nodes(grid: Grid) -> dict[str, Node]:
+    """The nodes that are online, by the name they were registered with."""
+    return {
+        node.name or f"node-{node.node_id}": Node(node.node_id, node.last_activated_at) for node in grid.get_nodes()
+    }
+
+
+def _lost(reply: Message) -> bool:
+    return reply.has_error() and reply.error.code == NODE_UNAVAILABLE
