@@ -140,15 +140,15 @@ class Driver:
     def keep(self, state: State) -> None:
         """Keeps a state as the newest checkpoint, and measures it when its round is due."""
         if self.evaluate_every and state.round % self.evaluate_every == 0:
-            self._measure(state)
+            self.evaluate(state)
         self._write(state)
 
-    def finish(self, state: State, *, true: int, estimated: int | None, by_stage: list[float | None]) -> None:
+    def finish(self, state: State, *, true: int | None, estimated: int | None, by_stage: list[float | None]) -> None:
         """Ends a stage: measures its last state, adds its results, keeps both.
 
         ``by_stage`` is the accuracy on the classes of every stage so far, from which forgetting is told.
         """
-        scores = self._measure(state)
+        scores = self.evaluate(state)
         self.account.history.append(by_stage)
         done = {
             "name": state.stage,
@@ -168,7 +168,7 @@ class Driver:
         """The results of every stage that is done, with the seconds it took."""
         return [{**done, "seconds": round(self._seconds[done["name"]], 3)} for done in self.account.stages]
 
-    def _measure(self, state: State) -> Scores:
+    def evaluate(self, state: State) -> Scores:
         """The scores of a state, measured once: a stage's end may be the round that was measured just before."""
         if self._measured is not None and self._measured[:2] == (state.stage, state.round):
             return self._measured[2]

@@ -56,7 +56,7 @@ def execute(folder: Path, progress: Progress | None = None) -> dict[str, Any]:
     if not (folder / "config.toml").exists():
         raise AsterismError("not a run folder: it has no config.toml", where=str(folder))
     experiment = load_experiment(folder / "config.toml")
-    with _locked(folder):
+    with locked(folder):
         for stale in folder.rglob(".*.part"):  # what a kill left half-written
             stale.unlink()
         return _execute(folder, experiment, progress or Silent())
@@ -187,7 +187,7 @@ def _circumstances() -> list[str]:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Nobody else works in ``folder`` while the block runs; the lock goes with the process, however it ends."""
     descriptor = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR)
     try:

@@ -22,6 +22,7 @@ from asterism.runs.wire import packed_order, unpacked_reply
 
 NODE_UNAVAILABLE = 5  # Flower's code for a node that left while it owed a reply
 GONE = 1e9  # seconds that stand for "no deadline"
+LOOK = 1.0  # seconds between two looks whether a site that owes a reply is still connected
 GRACE = 60.0  # seconds a message outlives its deadline, so that a reply just in time can still be pulled
 
 
@@ -59,18 +60,35 @@ class Flower:
         """The sites that are online, by name."""
         return self._nodes()
 
+    def send(self, ask: Ask) -> str | None:
+        """Sends an order to its one participant and does not wait; None where it is not online."""
+        round = self._round(ask)
+        self._send(round, ask.participants)
+        sent = round.sent.get(ask.participants[0])
+        return None if sent is None else sent.message
+
+    def received(self, participant: str, message: str) -> Outcome | None:
+        """What a site answered to a message that was sent to it, as soon as it has."""
+        reply = next(iter(self._grid.pull_messages([message])), None)
+        if reply is None:
+            return None
+        return Failure(participant, "unavailable", "lost") if _lost(reply) else self._read(participant, reply)
+
     def answer(self, ask: Ask) -> Answer:
         """What the sites answer, failures included."""
         return answered(ask, self._outcomes(ask))
 
     def _outcomes(self, ask: Ask) -> Iterator[tuple[str, Outcome]]:
-        round = _Round(ask, content(packed_order(self._run, ask)), self._clock() + (self._deadline or GONE))
+        round = self._round(ask)
         self._send(round, ask.participants)
         for participant in ask.participants:
             outcome = self._outcome(round, participant)
             if self.watch is not None:
                 self.watch(participant, outcome)
             yield participant, outcome
+
+    def _round(self, ask: Ask) -> _Round:
+        return _Round(ask, content(packed_order(self._run, ask)), self._clock() + (self._deadline or GONE))
 
     def _send(self, round: _Round, participants: tuple[str, ...]) -> None:
         """Sends the order to those who are online; a broadcast's content is stored once."""
@@ -80,26 +98,35 @@ class Flower:
         ttl = None if self._deadline is None else self._deadline + GRACE
         messages = [Message(round.content, online[name].number, ORDER, ttl=ttl, group_id=group) for name in present]
         identities = list(self._grid.push_messages(messages)) if messages else []
-        round.sent |= {name: identity for name, identity in zip(present, identities, strict=True) if identity}
+        for name, message in zip(present, identities, strict=True):
+            if message:
+                round.sent[name] = _Sent(message, online[name], self._clock())
 
     def _outcome(self, round: _Round, participant: str) -> Outcome:
         """What one site answers, waited for until the deadline; a site that is lost may come back meanwhile."""
         lost = self._clock()
         while True:
-            if participant in round.sent:
-                reply = next(iter(self._grid.pull_messages([round.sent[participant]])), None)
-                if reply is not None and not _lost(reply):
-                    return self._read(participant, reply)
-                if reply is not None:
-                    del round.sent[participant]
-                    lost = self._clock()
-            elif self._clock() >= min(round.end, lost + self._rejoin):
+            sent = round.sent.get(participant)
+            if sent is None and self._clock() >= min(round.end, lost + self._rejoin):
                 return Failure(participant, "unavailable", "not connected")
-            else:
+            if sent is None:
                 self._send(round, (participant,))
+            elif (outcome := self.received(participant, sent.message)) and not _unavailable(outcome):
+                return outcome
+            elif outcome or not self._still_there(participant, sent):
+                del round.sent[participant]  # a restarted site never saw the message, or took it to its grave
+                lost = self._clock()
+                continue
             if self._clock() >= round.end:
                 return Failure(participant, "timeout", "no answer before the deadline")
             self._sleep(self._poll)
+
+    def _still_there(self, participant: str, sent: _Sent) -> bool:
+        """Whether a site was connected all the time since it was sent the order, looked at now and then."""
+        if self._clock() < sent.looked + LOOK:
+            return True
+        sent.looked = self._clock()
+        return self.nodes().get(participant) == sent.node
 
     def _read(self, participant: str, reply: Message) -> Outcome:
         if reply.has_error():
@@ -122,7 +149,16 @@ class _Round:
     end: float
 
     def __post_init__(self) -> None:
-        self.sent: dict[str, str] = {}
+        self.sent: dict[str, _Sent] = {}
+
+
+@dataclass
+class _Sent:
+    """A message to one site, the connection it went to, and when that was last looked at."""
+
+    message: str
+    node: Node
+    looked: float
 
 
 def named_nodes(grid: Grid) -> dict[str, Node]:
@@ -130,6 +166,10 @@ def named_nodes(grid: Grid) -> dict[str, Node]:
     return {
         node.name or f"node-{node.node_id}": Node(node.node_id, node.last_activated_at) for node in grid.get_nodes()
     }
+
+
+def _unavailable(outcome: Outcome) -> bool:
+    return isinstance(outcome, Failure) and outcome.reason == "unavailable"
 
 
 def _lost(reply: Message) -> bool:

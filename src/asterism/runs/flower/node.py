@@ -1,0 +1,167 @@
+"""A site's link to the server without a program in between: it fetches orders and sends replies by Flower's fleet API.
+
+Flower's own SuperNode starts a process for every message, looks for messages every three seconds, and runs whatever
+code the server sends along. This link answers in the process that holds network and images, looks five times a
+second, and runs nothing that was sent. It is the one place that uses what Flower does not call public; where a
+release has moved it, ``link = "supernode"`` in site.toml still works, by Flower's own programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import httpx
+
+from asterism.errors import AsterismError
+from asterism.runs.flower.records import replied
+from asterism.runs.parcel import Parcel
+
+try:
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+    from flwr.app import Message
+    from flwr.app.message import remove_content_from_message
+    from flwr.common.serde import message_from_proto, message_to_proto
+    from flwr.proto import fleet_pb2, heartbeat_pb2
+    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+    from flwr.proto.node_pb2 import Node
+    from flwr.supercore.inflatable.inflatable_object import (
+        get_all_nested_objects,
+        get_object_tree,
+        iterate_object_tree,
+        no_object_id_recompute,
+    )
+    from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+        make_pull_object_fn_protobuf,
+        make_push_object_fn_protobuf,
+    )
+    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects, push_objects
+    from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+except ImportError as error:
+    raise AsterismError(
+        f"this release of Flower has moved what the direct link uses: {error}",
+        where="link",
+        fix='link = "supernode" in site.toml, or a release of Flower from pyproject.toml',
+    ) from None
+
+HEARTBEAT = 10  # seconds, the least that Flower takes: a lost site is noticed after two
+POLL = 0.2  # seconds between two looks for an order
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the server is, how to know it, and with which key to sign."""
+
+    server: str
+    authority: Path | None  # None: no TLS
+    key: Path
+
+
+class Link:
+    """A connection that carries orders to ``answer`` and its replies back, until it is stopped or breaks."""
+
+    def __init__(self, address: Address, answer: Callable[[Parcel], Parcel], stop: Event) -> None:
+        self._answer, self._stop, self._broken = answer, stop, Event()
+        private = private_key(address.key)
+        self._public = public_key_to_bytes(private.public_key())
+        self._client = FleetHttpClient.from_server_address(
+            address.server,
+            address.authority is None,
+            None if address.authority is None else str(address.authority),
+            interceptors=[
+                RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+                NodeAuthHttpInterceptor(private, private.public_key()),
+            ],
+        )
+
+    def carry(self, connected: Callable[[], None]) -> None:
+        """Signs in and carries messages; returns when stopped, raises what broke the link."""
+        with self._client:
+            request = fleet_pb2.ActivateNodeRequest(public_key=self._public, heartbeat_interval=HEARTBEAT)
+            self._node = Node(node_id=self._client.ActivateNode(request).node_id)
+            connected()
+            heart = Thread(target=self._beat, daemon=True)
+            heart.start()
+            try:
+                while not self._stop.is_set() and not self._broken.is_set():
+                    if not self._carry_one():
+                        self._stop.wait(POLL)
+            finally:
+                self._broken.set()
+                heart.join()
+                with suppress(httpx.HTTPError):  # the server then notices for itself
+                    self._client.DeactivateNode(fleet_pb2.DeactivateNodeRequest(node_id=self._node.node_id))
+
+    def _beat(self) -> None:
+        """Tells the server that the site is there; a server that no longer knows it breaks the link."""
+        request = heartbeat_pb2.SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT)
+        while not self._stop.is_set() and not self._broken.wait(HEARTBEAT / 2):
+            try:
+                known = self._client.SendNodeHeartbeat(request).success
+            except httpx.HTTPError:
+                continue  # the orders' loop meets the same and breaks the link where it lasts
+            if not known:
+                self._broken.set()
+
+    def _carry_one(self) -> bool:
+        """Answers one order; False where there is none."""
+        found = self._client.PullMessages(fleet_pb2.PullMessagesRequest(node=self._node))
+        if not found.messages_list:
+            return False
+        order = message_from_proto(found.messages_list[0])
+        run, identity = order.metadata.run_id, order.metadata.message_id
+        names = [tree.object_id for tree in iterate_object_tree(found.message_object_trees[0])]
+        contents = pull_objects(names, make_pull_object_fn_protobuf(self._client.PullObject, self._node, run))
+        self._client.ConfirmMessageReceived(
+            ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=identity)
+        )
+        message: Any = inflate_object_from_contents(identity, contents)
+        message.metadata.__dict__["_message_id"] = identity
+        self._send(replied(message, self._answer))
+        return True
+
+    def _send(self, reply: Message) -> None:
+        with no_object_id_recompute():
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+            request = fleet_pb2.PushMessagesRequest(
+                node=self._node,
+                messages_list=[message_to_proto(remove_content_from_message(reply))],
+                message_object_trees=[get_object_tree(reply)],
+                clientapp_runtime_list=[0.0],
+            )
+            pushed = self._client.PushMessages(request)
+            push_objects(
+                get_all_nested_objects(reply),
+                make_push_object_fn_protobuf(
+                    self._client.PushObject, self._node, reply.metadata.run_id, pushed.session_id
+                ),
+                object_ids_to_push=set(pushed.objects_to_push),
+            )
+
+
+def private_key(file: Path) -> ec.EllipticCurvePrivateKey:
+    """The site's private key in an OpenSSH file."""
+    try:
+        key = load_ssh_private_key(file.read_bytes(), None)
+    except (OSError, ValueError) as error:
+        raise AsterismError(
+            f"no private key: {error}", where=str(file), fix="asterism certificates makes one"
+        ) from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != "secp384r1":
+        raise AsterismError("not an elliptic curve key of 384 bits", where=str(file), fix="asterism certificates")
+    return key
+
+
+def broken(error: Exception) -> str:
+    """One sentence about what broke a link."""
+    if isinstance(error, httpx.HTTPStatusError):
+        return f"the server refuses this site ({error.response.status_code}): {error.response.text[:200]}"
+    return f"{type(error).__name__}: {error}"
