@@ -176,7 +176,7 @@ def test_folder_with_something_in_it_is_never_written_over(
 
 
 def test_second_process_on_the_same_run_is_refused(finished: Path) -> None:
-    from asterism.runs.execute import locked
+    from asterism.files import locked
 
     with locked(finished), pytest.raises(AsterismError, match="another process"), locked(finished):
         pass

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 from asterism.aggregate import Outcome
 from asterism.data.picture import Picture
 from asterism.errors import AsterismError
-from asterism.files import Lines
+from asterism.files import Lines, now
 from asterism.flow import Answer, Ask, State, Tensors, Total
 from asterism.metrics import forgetting
 from asterism.runs.replay import Recorder
@@ -53,11 +52,6 @@ class Progress(Protocol):
 
     def measured(self, stage: str, round: int, scores: Scores) -> None:
         """A state was measured on the test images."""
-
-
-def now() -> str:
-    """The time in UTC as events and the ledger write it."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 @dataclass

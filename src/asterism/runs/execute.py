@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import platform
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from importlib import metadata
@@ -23,11 +19,11 @@ from asterism.data.split import StageSplit, load_split, make_split, save
 from asterism.errors import AsterismError
 from asterism.experiment import Experiment, dump
 from asterism.experiment import load as load_experiment
-from asterism.files import write_json, write_text
+from asterism.files import locked, now, write_json, write_text
 from asterism.flow import State, run
 from asterism.privacy.ledger import Ledger
 from asterism.report.page import write_report
-from asterism.runs.driver import Account, Driver, Progress, now
+from asterism.runs.driver import Account, Driver, Progress
 from asterism.runs.explain import explain
 from asterism.runs.progress import Silent
 from asterism.runs.replay import Recorder
@@ -184,18 +180,3 @@ def _circumstances() -> list[str]:
         cwd=Path(__file__).parent, capture_output=True, text=True, check=False,
     )  # fmt: skip
     return lines + ([f"git {described.stdout.strip()}"] if described.returncode == 0 else [])
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Nobody else works in ``folder`` while the block runs; the lock goes with the process, however it ends."""
-    descriptor = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
-        raise AsterismError(
-            "another process works on this run", where=str(folder), fix="wait for it, or stop it"
-        ) from None
-    finally:
-        os.close(descriptor)

@@ -22,10 +22,10 @@ def content(parcel: Parcel) -> RecordDict:
 
 def parcel(content: RecordDict) -> Parcel:
     """The parcel in a message's content."""
-    try:
-        return Parcel(str(content[HEADER]["json"]), bytes(content[TENSORS]["flat"].data))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise AsterismError(f"a message without a parcel: {error!r}") from None
+    arrays, header = content.array_records.get(TENSORS, {}), content.config_records.get(HEADER, {})
+    if "flat" not in arrays or not isinstance(header.get("json"), str):
+        raise AsterismError("a message without a parcel")
+    return Parcel(str(header["json"]), arrays["flat"].data)
 
 
 def replied(message: Message, answer: Callable[[Parcel], Parcel]) -> Message:

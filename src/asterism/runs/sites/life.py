@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from asterism.algorithms import gal, screen
@@ -18,9 +19,9 @@ from asterism.algorithms.local import Setup
 from asterism.errors import AsterismError
 from asterism.evaluation import Tables, ask_evaluation, by_stage, empty_tables, scores
 from asterism.experiment import Experiment
-from asterism.files import Lines, write_json
+from asterism.files import Lines, now, write_json
 from asterism.flow import State, run
-from asterism.runs.driver import Account, Driver, now
+from asterism.runs.driver import Account, Driver
 from asterism.runs.execute import versions
 from asterism.runs.progress import Silent
 from asterism.runs.replay import Recorder
@@ -117,11 +118,11 @@ class Life:
             met = sum(len(self._true(n)) for n in range(number))
             flow = stage_flow(self._experiment, state, number, everyone, self._setup, met or None)
             try:
-                return run(flow, self._driver.ask, lambda kept, everyone=everyone: self._keep(kept, everyone))
+                return run(flow, self._driver.ask, partial(self._keep, everyone))
             except _Changed as change:
                 state = change.state
 
-    def _keep(self, state: State, everyone: tuple[str, ...]) -> None:
+    def _keep(self, everyone: tuple[str, ...], state: State) -> None:
         self._driver.keep(state)
         self._tell("training", state)
         every = self._experiment.evaluation.every

@@ -128,4 +128,4 @@ def joined(dataset: Dataset) -> ImageSet:
 def _used(dataset: Dataset) -> list[Any]:
     """Names of the classes that have an image."""
     labels = torch.cat([dataset.train.labels, dataset.test.labels])
-    return [dataset.train.classes[i] for i in labels[labels >= 0].unique().tolist()]
+    return [dataset.train.classes[i] for i in sorted(set(labels[labels >= 0].tolist()))]

@@ -20,12 +20,11 @@ from asterism.algorithms import TASKS
 from asterism.config import validate
 from asterism.data.split import KNOWN
 from asterism.errors import AsterismError
-from asterism.files import read_json, write_json
+from asterism.files import now, read_json, write_json
 from asterism.flow import Failure, Reply
 from asterism.model import PLAIN, Speed
 from asterism.privacy.groups import Floor, Withhold, raised
 from asterism.privacy.ledger import Ledger
-from asterism.runs.driver import now
 from asterism.runs.machine import computing_devices
 from asterism.runs.parcel import Parcel
 from asterism.runs.sites.answers import AnswerFolder

@@ -14,6 +14,7 @@ from asterism.config import Section, read_toml, validate
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+FILE = "ASTERISM_FEDERATION"  # of an environment: the federation.toml to serve
 ADDRESS = r"^(\[[0-9a-fA-F:]+\]|[^:\s/]+):[0-9]{1,5}$"
 
 
@@ -65,6 +66,11 @@ class FederationFile(Section):
     def path(self, name: str) -> Path:
         """The file or folder that a setting names."""
         return self.base / Path(name).expanduser()
+
+    @property
+    def experiment_source(self) -> str | Path:
+        """The experiment's file, or the name of a built-in one."""
+        return self.path(self.experiment) if self.path(self.experiment).is_file() else self.experiment
 
 
 class SiteFile(Section):
