@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
+
+FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -22,3 +25,9 @@ class Parcel:
         found = hashlib.blake2b(self.header.encode(), digest_size=16)
         found.update(self.body)
         return found.hexdigest()
+
+
+def refusal(detail: str) -> Parcel:
+    """The reply to what is no order."""
+    failure = {"participant": "", "reason": "rejected", "detail": detail}
+    return Parcel(json.dumps({"format": FORMAT, "failure": failure}), b"")

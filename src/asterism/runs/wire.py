@@ -17,10 +17,9 @@ from safetensors.torch import load, save
 from asterism.aggregate import Outcome
 from asterism.errors import AsterismError
 from asterism.flow import Ask, Collect, Failure, Reason, Reply, Sum, Tensors, Version
-from asterism.runs.parcel import Parcel
+from asterism.runs.parcel import FORMAT, Parcel
 from asterism.runs.store import apart
 
-FORMAT = 1
 KINDS: Mapping[str, type[Ask]] = {"sum": Sum, "collect": Collect}
 
 

@@ -1,7 +1,7 @@
 """A site's link to the server without a program in between: it fetches orders and sends replies by Flower's fleet API.
 
 Flower's own SuperNode starts a process for every message, looks for messages every three seconds, and runs whatever
-code the server sends along. This link answers in the process that holds network and images, looks five times a
+code the server sends along. This link answers in the process that holds network and images, looks up to ten times a
 second, and runs nothing that was sent. It is the one place that uses what Flower does not call public; where a
 release has moved it, ``link = "supernode"`` in site.toml still works, by Flower's own programs.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -40,7 +41,12 @@ try:
         make_pull_object_fn_protobuf,
         make_push_object_fn_protobuf,
     )
-    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects, push_objects
+    from flwr.supercore.inflatable.inflatable_utils import (
+        ObjectPullError,
+        inflate_object_from_contents,
+        pull_objects,
+        push_objects,
+    )
     from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
     from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -53,7 +59,15 @@ except ImportError as error:
     ) from None
 
 HEARTBEAT = 10  # seconds, the least that Flower takes: a lost site is noticed after two
-POLL = 0.2  # seconds between two looks for an order
+QUICK, SLOW = 0.1, 1.0  # seconds between two looks for an order, soon after one and long after
+AGAIN = 1.0  # seconds before a call that nobody answered is made again
+
+Answer = Callable[[Parcel], Parcel]
+Note = Callable[..., None]
+
+
+class StoppedError(Exception):
+    """The link was stopped while a call was being tried again."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +80,13 @@ class Address:
 
 
 class Link:
-    """A connection that carries orders to ``answer`` and its replies back, until it is stopped or breaks."""
+    """A connection that carries orders to ``answer`` and its replies back, until it is stopped or no longer admitted.
 
-    def __init__(self, address: Address, answer: Callable[[Parcel], Parcel], stop: Event) -> None:
-        self._answer, self._stop, self._broken = answer, stop, Event()
+    While the server cannot be reached every call is tried again: a server that was restarted knows the site still.
+    """
+
+    def __init__(self, address: Address, answer: Answer, note: Note, stop: Event) -> None:
+        self._answer, self._note, self._stop, self._out = answer, note, stop, Event()
         private = private_key(address.key)
         self._public = public_key_to_bytes(private.public_key())
         self._client = FleetHttpClient.from_server_address(
@@ -82,51 +99,82 @@ class Link:
             ],
         )
 
-    def carry(self, connected: Callable[[], None]) -> None:
-        """Signs in and carries messages; returns when stopped, raises what broke the link."""
+    def carry(self) -> None:
+        """Signs in and carries messages; returns when stopped, raises where the server does not admit the site."""
         with self._client:
             request = fleet_pb2.ActivateNodeRequest(public_key=self._public, heartbeat_interval=HEARTBEAT)
             self._node = Node(node_id=self._client.ActivateNode(request).node_id)
-            connected()
+            self._note("connected")
             heart = Thread(target=self._beat, daemon=True)
             heart.start()
             try:
-                while not self._stop.is_set() and not self._broken.is_set():
-                    if not self._carry_one():
-                        self._stop.wait(POLL)
+                with suppress(StoppedError):
+                    self._carry_all()
             finally:
-                self._broken.set()
+                self._out.set()
                 heart.join()
                 with suppress(httpx.HTTPError):  # the server then notices for itself
                     self._client.DeactivateNode(fleet_pb2.DeactivateNodeRequest(node_id=self._node.node_id))
 
+    def _carry_all(self) -> None:
+        pause = QUICK
+        while not self._stop.is_set() and not self._out.is_set():
+            try:
+                found = self._call(self._client.PullMessages, fleet_pb2.PullMessagesRequest(node=self._node))
+                if found.messages_list:
+                    self._carry_one(found)
+                    pause = QUICK
+            except httpx.HTTPStatusError as error:
+                if error.response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+                    raise
+                self._note("dropped", reason=broken(error))  # an order of a run that is over, say
+            except ObjectPullError as error:
+                self._note("dropped", reason=str(error))
+            self._stop.wait(pause)
+            pause = min(SLOW, pause * 1.2)
+
     def _beat(self) -> None:
-        """Tells the server that the site is there; a server that no longer knows it breaks the link."""
+        """Tells the server that the site is there; a server that no longer knows it ends the link."""
         request = heartbeat_pb2.SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT)
-        while not self._stop.is_set() and not self._broken.wait(HEARTBEAT / 2):
+        while not self._stop.is_set() and not self._out.wait(HEARTBEAT / 2):
             try:
                 known = self._client.SendNodeHeartbeat(request).success
             except httpx.HTTPError:
-                continue  # the orders' loop meets the same and breaks the link where it lasts
+                continue  # the loop above meets the same
             if not known:
-                self._broken.set()
+                self._out.set()
 
-    def _carry_one(self) -> bool:
-        """Answers one order; False where there is none."""
-        found = self._client.PullMessages(fleet_pb2.PullMessagesRequest(node=self._node))
-        if not found.messages_list:
-            return False
+    def _carry_one(self, found: Any) -> None:
+        """Fetches an order's tensors, has it answered, and sends the reply."""
         order = message_from_proto(found.messages_list[0])
         run, identity = order.metadata.run_id, order.metadata.message_id
         names = [tree.object_id for tree in iterate_object_tree(found.message_object_trees[0])]
-        contents = pull_objects(names, make_pull_object_fn_protobuf(self._client.PullObject, self._node, run))
-        self._client.ConfirmMessageReceived(
-            ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=identity)
+        contents = pull_objects(
+            names, make_pull_object_fn_protobuf(partial(self._call, self._client.PullObject), self._node, run)
         )
+        received = ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=identity)
+        self._call(self._client.ConfirmMessageReceived, received)
         message: Any = inflate_object_from_contents(identity, contents)
         message.metadata.__dict__["_message_id"] = identity
         self._send(replied(message, self._answer))
-        return True
+
+    def _call(self, call: Callable[[Any], Any], request: Any) -> Any:
+        """What a call gives, made again and again while nobody answers."""
+        unreachable = False
+        while True:
+            try:
+                return call(request)
+            except httpx.TransportError as error:
+                why = broken(error)
+            except httpx.HTTPStatusError as error:
+                if error.response.status_code < 500:
+                    raise
+                why = broken(error)
+            if not unreachable:
+                self._note("unreachable", reason=why)
+                unreachable = True
+            if self._stop.wait(AGAIN) or self._out.is_set():
+                raise StoppedError
 
     def _send(self, reply: Message) -> None:
         with no_object_id_recompute():
@@ -137,11 +185,11 @@ class Link:
                 message_object_trees=[get_object_tree(reply)],
                 clientapp_runtime_list=[0.0],
             )
-            pushed = self._client.PushMessages(request)
+            pushed = self._call(self._client.PushMessages, request)
             push_objects(
                 get_all_nested_objects(reply),
                 make_push_object_fn_protobuf(
-                    self._client.PushObject, self._node, reply.metadata.run_id, pushed.session_id
+                    partial(self._call, self._client.PushObject), self._node, reply.metadata.run_id, pushed.session_id
                 ),
                 object_ids_to_push=set(pushed.objects_to_push),
             )

@@ -55,7 +55,7 @@ class Joined:
         authority = None if self._insecure else settings.path(settings.authority)
         address = Address(settings.server, authority, settings.path(settings.key))
         try:
-            Link(address, residence.answer, stop).carry(lambda: self.note("connected"))
+            Link(address, residence.answer, self.note, stop).carry()
         except AsterismError:
             raise
         except Exception as error:  # whatever a network does: the next try is a new link
