@@ -107,16 +107,16 @@ class Flower:
         lost = self._clock()
         while True:
             sent = round.sent.get(participant)
-            if sent is None and self._clock() >= min(round.end, lost + self._rejoin):
-                return Failure(participant, "unavailable", "not connected")
-            if sent is None:
-                self._send(round, (participant,))
-            elif (outcome := self.received(participant, sent.message)) and not _unavailable(outcome):
+            outcome = None if sent is None else self.received(participant, sent.message)
+            if outcome is not None and not _unavailable(outcome):
                 return outcome
-            elif outcome or not self._still_there(participant, sent):
+            if sent is not None and (outcome is not None or not self._still_there(participant, sent)):
                 del round.sent[participant]  # a restarted site never saw the message, or took it to its grave
                 lost = self._clock()
-                continue
+            if participant not in round.sent:
+                self._send(round, (participant,))
+            if participant not in round.sent and self._clock() >= min(round.end, lost + self._rejoin):
+                return Failure(participant, "unavailable", "not connected")
             if self._clock() >= round.end:
                 return Failure(participant, "timeout", "no answer before the deadline")
             self._sleep(self._poll)

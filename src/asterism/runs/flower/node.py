@@ -125,7 +125,7 @@ class Link:
                     self._carry_one(found)
                     pause = QUICK
             except httpx.HTTPStatusError as error:
-                if error.response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+                if error.response.status_code == httpx.codes.UNAUTHORIZED:
                     raise
                 self._note("dropped", reason=broken(error))  # an order of a run that is over, say
             except ObjectPullError as error:
