@@ -15,7 +15,7 @@ try:
 except ImportError:
     pytest.skip("this release of Flower has no TaskIdentity; mend tests/flower/grid.py", allow_module_level=True)
 
-Handle = Callable[[Message], Message]
+Handle = Callable[[Message], Message | None]
 
 
 class LocalGrid(Grid):

@@ -15,7 +15,7 @@ import torch
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from asterism.flow import Ask, Collect, Failure, Reply, State, Sum, Total
-from asterism.runs.flower.fleet import NODE_UNAVAILABLE
+from asterism.runs.flower.fleet import NODE_UNAVAILABLE, REPLY_INCOMPLETE
 from asterism.runs.flower.records import content, parcel, replied
 from asterism.runs.parcel import Parcel
 from asterism.runs.wire import packed_order, packed_reply, unpacked_reply
@@ -53,8 +53,8 @@ def ticking(step: float = 1.0) -> Callable[[], float]:
     return lambda: next(clock)
 
 
-def lost(message: Message) -> Message:
-    return Message(Error(NODE_UNAVAILABLE, "no heartbeat"), reply_to=message)
+def lost(message: Message, code: int = NODE_UNAVAILABLE) -> Message:
+    return Message(Error(code, "gone"), reply_to=message)
 
 
 def silent(message: Message) -> None:
@@ -148,13 +148,14 @@ def test_reply_that_arrived_before_the_deadline_counts_though_another_site_hangs
     assert (total.replies, list(failed(total))) == (2, ["site-01"])
 
 
-def test_lost_site_that_comes_back_gets_the_order_again(rehearsal: Rehearsal) -> None:
+@pytest.mark.parametrize("code", [NODE_UNAVAILABLE, REPLY_INCOMPLETE])
+def test_lost_site_that_comes_back_gets_the_order_again(rehearsal: Rehearsal, code: int) -> None:
     whole = rehearsal.fleet().answer(training(rehearsal))
     handle = rehearsal.grid._handles["site-02"]
 
     def dies(message: Message) -> Message:
         rehearsal.grid._handles["site-02"] = handle
-        return lost(message)
+        return lost(message, code)
 
     rehearsal.grid._handles["site-02"] = dies
     again = rehearsal.fleet(rejoin=30.0, clock=ticking()).answer(training(rehearsal))
@@ -188,7 +189,7 @@ def test_site_restarted_within_a_round_gets_the_order_again(rehearsal: Rehearsal
             node.last_activated_at = "later"
         return found
 
-    rehearsal.grid._handles["site-02"] = dies  # type: ignore[assignment]
+    rehearsal.grid._handles["site-02"] = dies
     total = rehearsal.fleet(clock=ticking()).answer(training(rehearsal))
     assert isinstance(total, Total)
     assert (total.replies, total.failures) == (3, ())

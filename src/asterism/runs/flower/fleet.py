@@ -20,7 +20,8 @@ from asterism.flow import Answer, Ask, Failure
 from asterism.runs.flower.records import ORDER, content, parcel
 from asterism.runs.wire import packed_order, unpacked_reply
 
-NODE_UNAVAILABLE = 5  # Flower's code for a node that left while it owed a reply
+# Flower's codes for a node that left while it owed a reply, and for one that left while it sent the reply.
+NODE_UNAVAILABLE, REPLY_INCOMPLETE = 5, 3
 GONE = 1e9  # seconds that stand for "no deadline"
 LOOK = 1.0  # seconds between two looks whether a site that owes a reply is still connected
 GRACE = 60.0  # seconds a message outlives its deadline, so that a reply just in time can still be pulled
@@ -55,6 +56,7 @@ class Flower:
         self._deadline, self._rejoin, self._largest, self._poll = deadline, rejoin, largest, poll
         self._nodes = nodes or (lambda: named_nodes(grid))
         self._clock, self._sleep = clock, sleep
+        self._awaited: tuple[str, _Sent] | None = None
 
     def nodes(self) -> Mapping[str, Node]:
         """The sites that are online, by name."""
@@ -107,6 +109,7 @@ class Flower:
         lost = self._clock()
         while True:
             sent = round.sent.get(participant)
+            self._awaited = None if sent is None else (participant, sent)
             outcome = None if sent is None else self.received(participant, sent.message)
             if outcome is not None and not _unavailable(outcome):
                 return outcome
@@ -120,6 +123,10 @@ class Flower:
             if self._clock() >= round.end:
                 return Failure(participant, "timeout", "no answer before the deadline")
             self._sleep(self._poll)
+
+    def sender_is_there(self) -> bool:
+        """Whether the site whose reply is being pulled at this moment is still connected."""
+        return self._awaited is None or self._still_there(*self._awaited)
 
     def _still_there(self, participant: str, sent: _Sent) -> bool:
         """Whether a site was connected all the time since it was sent the order, looked at now and then."""
@@ -173,4 +180,4 @@ def _unavailable(outcome: Outcome) -> bool:
 
 
 def _lost(reply: Message) -> bool:
-    return reply.has_error() and reply.error.code == NODE_UNAVAILABLE
+    return reply.has_error() and reply.error.code in (NODE_UNAVAILABLE, REPLY_INCOMPLETE)

@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 
 from asterism.errors import AsterismError
+from asterism.runs.flower.pulling import FIRST, LONGEST
 from asterism.runs.flower.records import replied
 from asterism.runs.parcel import Parcel
 
@@ -149,9 +150,8 @@ class Link:
         order = message_from_proto(found.messages_list[0])
         run, identity = order.metadata.run_id, order.metadata.message_id
         names = [tree.object_id for tree in iterate_object_tree(found.message_object_trees[0])]
-        contents = pull_objects(
-            names, make_pull_object_fn_protobuf(partial(self._call, self._client.PullObject), self._node, run)
-        )
+        pull = make_pull_object_fn_protobuf(partial(self._call, self._client.PullObject), self._node, run)
+        contents = pull_objects(names, pull, initial_backoff=FIRST, backoff_cap=LONGEST)
         received = ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=identity)
         self._call(self._client.ConfirmMessageReceived, received)
         message: Any = inflate_object_from_contents(identity, contents)

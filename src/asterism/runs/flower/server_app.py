@@ -15,6 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from asterism.errors import AsterismError
 from asterism.experiment import load
 from asterism.files import locked, write_json
+from asterism.runs.flower import pulling
 from asterism.runs.flower.fleet import Flower
 from asterism.runs.sites.life import Life
 from asterism.runs.sites.settings import FILE, FederationFile, read_federation
@@ -46,6 +47,7 @@ def live(settings: FederationFile, grid: Grid) -> None:
         largest=settings.largest_reply * 2**20,
         poll=float(os.environ.get(POLL, "0.1")),
     )
+    pulling.install(fleet.sender_is_there)
     try:
         with locked(folder):
             Life(settings, experiment, fleet).run()
