@@ -13,27 +13,10 @@ from typing import Any
 
 from asterism.errors import AsterismError
 from asterism.files import read_json, write_json
+from asterism.runs.flower.app import write_app
 from asterism.runs.sites.programs import QUIET, Program, beside_python
 
 CONNECTION = "inner"
-APP = """[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[project]
-name = "asterism-app"
-version = "1.0.0"
-dependencies = []
-
-[tool.flwr.app]
-publisher = "asterism"
-
-[tool.flwr.app.components]
-serverapp = "asterism_app.server:app"
-clientapp = "asterism_app.client:app"
-
-[tool.flwr.app.config]
-"""
 
 
 @dataclass(frozen=True)
@@ -127,18 +110,6 @@ class Inner:
         if not found.get("success", True):
             raise AsterismError(f"Flower refuses: {found.get('error-message')}", where=f"flwr {' '.join(arguments)}")
         return found
-
-
-def write_app(folder: Path) -> None:
-    """The app that Flower wants to be given: two imports of what is installed, no code of its own."""
-    package = folder / "asterism_app"
-    package.mkdir(parents=True)
-    (folder / "pyproject.toml").write_text(APP, encoding="utf-8")
-    (package / "__init__.py").write_text('"""An app without code of its own."""\n', encoding="utf-8")
-    for name in ("server", "client"):
-        imported = f"from asterism.runs.flower.{name}_app import app as installed"
-        text = f'"""What is installed where this runs."""\n\n{imported}\n\napp = installed\n'
-        (package / f"{name}.py").write_text(text, encoding="utf-8")
 
 
 def _public_key(file: Path) -> str:
