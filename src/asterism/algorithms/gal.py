@@ -12,22 +12,21 @@ Departures (docs/departures.md): the server takes the EMA after averaging, which
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from asterism.algorithms.anchor import Anchor, frozen_rows, merged, released
-from asterism.algorithms.discover import Discovery, discover
+from asterism.algorithms.anchor import Anchor, released
+from asterism.algorithms.discover import Discovery
 from asterism.algorithms.local import Local, Setup, train_share
 from asterism.algorithms.remember import Remember, remembering
-from asterism.algorithms.screen import Screening, screening_flow
+from asterism.algorithms.screen import Screening
+from asterism.algorithms.stage import advanced, begun, training
 from asterism.config import Section
 from asterism.data.augment import augment
-from asterism.federated import FEDERATED
-from asterism.flow import Flow, Options, Reply, State, Sum, Tensors, Total
+from asterism.flow import Flow, Options, Reply, State, Tensors, Total
 from asterism.losses import pairwise_loss, same_ranking, semantic_weighted_loss, semantic_weights
 from asterism.memory import novel_share
 from asterism.site import Site
@@ -66,24 +65,13 @@ def novel_stage(
     screening: Screening,
     met: int | None = None,
 ) -> Flow:
-    """Novel class learning; comments name the lines of Algorithm 1.
-
-    ``met``: true classes of earlier stages, by which a simulation counts what screening found.
-    """
-    algorithm = FEDERATED[setup.federation.algorithm.name]
-    if "anchor" not in state.tensors:
-        yield from screening_flow(state, everyone, screening, seed=setup.seed, known=len(state.classes), met=met)
-        state = yield from discover(state, everyone, discovery, setup)  # 1-14
-        yield state
+    """Novel class learning; comments name the lines of Algorithm 1."""
+    state = yield from begun(state, everyone, setup, discovery, screening, initial="prototypes", met=met)  # 1-14
     while state.round < rounds:  # 15
-        clients = setup.clients(everyone, state)  # 16
-        options = {**setup.order(state, rounds, p), "frozen": frozen_rows(state, setup)}
-        total: Total = yield Sum(clients, "gal", sent(state, p), state.version, options)  # 17-20
-        averaged = algorithm.update(state, total, len(everyone))  # 21
-        tensors = merged(  # 19, EMA
-            state, averaged, setup, beta=p.held, anchor=p.anchor, batch_statistics=p.batch_statistics
+        total: Total = yield training(state, everyone, setup, rounds, "gal", p, sent(state, p))  # 16-20
+        state = advanced(  # 21, and EMA of 19
+            state, total, everyone, setup, beta=p.held, anchor=p.anchor, batch_statistics=p.batch_statistics
         )
-        state = replace(state, tensors=tensors, round=state.round + 1)
         yield state  # 22
     return released(state)
 
