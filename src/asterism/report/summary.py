@@ -35,8 +35,7 @@ MEASURES: Mapping[str, Measure] = {
 ACCURACIES = tuple(name for name in MEASURES if name.startswith(("headwise", "joint")))
 OTHERS = tuple(name for name in MEASURES if name not in ACCURACIES)
 TITLES = {
-    "true": "true classes",
-    "estimated": "estimated classes",
+    "true": "true count",
     "nmi": "NMI",
     "ari": "ARI",
     "count_error": "count error (%)",
