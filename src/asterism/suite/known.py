@@ -10,10 +10,11 @@ import os
 import shutil
 from pathlib import Path
 
+from asterism.data.sources import load as load_images
 from asterism.experiment import Experiment
 from asterism.files import Lines, write_json
 from asterism.runs.driver import Progress, now
-from asterism.runs.execute import execute, new_folder
+from asterism.runs.execute import Loader, execute, new_folder
 from asterism.suite.identity import decisive, decisive_for_known, digest
 from asterism.suite.plan import Planned
 
@@ -35,13 +36,13 @@ def is_trained(folder: Path) -> bool:
     return (folder / "results.json").exists()
 
 
-def trained(planned: Planned, work: Path, progress: Progress) -> Path:
+def trained(planned: Planned, work: Path, progress: Progress, load: Loader = load_images) -> Path:
     """The folder of the known stage that the run starts from, trained to its end where it is not yet."""
     folder = known_folder(planned, work)
     if not is_trained(folder):
         if not (folder / "config.toml").exists():
             new_folder(planned.known, folder)
-        execute(folder, progress)
+        execute(folder, progress, load)
     return folder
 
 

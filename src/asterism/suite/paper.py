@@ -37,8 +37,12 @@ class Printed:
     average_error: Mapping[str, float]  # of estimated class numbers, in percent, by row
 
     def cell(self, stage: str, group: str, row: str) -> Cell:
-        """What is printed at a place; nothing where the paper has no such cell."""
-        return self.cells.get((stage, group, row), {})
+        """What is printed at a place; nothing where the paper has no such cell.
+
+        A table of one setting names its groups by their datasets alone.
+        """
+        dataset = group.partition("/")[0]
+        return self.cells.get((stage, group, row), self.cells.get((stage, dataset, row), {}))
 
     def ill_fitting(self) -> dict[tuple[str, str, str], float]:
         """Cells whose "all" is not the class-count mean of "known" and "novel", and by how much they miss it."""

@@ -11,11 +11,15 @@ import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
+from asterism.data.settings import Images
+from asterism.data.sources import Loaded
+from asterism.data.sources import load as load_images
 from asterism.errors import AsterismError
 from asterism.files import Lines
 from asterism.runs.driver import Progress, seconds_spent
@@ -25,6 +29,8 @@ from asterism.suite.budget import Budget, OutOfTime, Timed
 from asterism.suite.known import begun, known_folder, trained
 from asterism.suite.plan import Place, Planned, Suite, planned, sentence
 from asterism.suite.records import Found, failure, keep, measured, read_records
+
+PROGRAMS = 128  # variants of one compiled function
 
 
 class Teller(Protocol):
@@ -66,6 +72,7 @@ class Runner:
 
     def run(self, chosen: Sequence[Place]) -> Outcome:
         """Brings the chosen runs to their ends; what the budget does not hold is left."""
+        _allow_many_programs()
         waiting = self._waiting(chosen, read_records(self.results))
         for number, plan in enumerate(waiting, start=1):
             try:
@@ -114,7 +121,7 @@ class Runner:
         known = self._known(plan, progress)
         folder = begun(plan, self.work, known)
         before, began = _stage_seconds(folder), time.monotonic()
-        execute(folder, progress)
+        execute(folder, progress, loaded_once)
         overhead = time.monotonic() - began - (_stage_seconds(folder) - before)
         record = measured(self.suite.name, plan, folder, circumstances(), max(0.0, overhead))
         keep(record, plan, self.results)
@@ -125,10 +132,16 @@ class Runner:
         if folder in self._broken:
             raise AsterismError(self._broken[folder])
         try:
-            return trained(plan, self.work, progress)
+            return trained(plan, self.work, progress, loaded_once)
         except AsterismError as error:
             self._broken[folder] = sentence(error)
             raise
+
+
+@lru_cache(maxsize=1)
+def loaded_once(settings: Images, *, seed: int) -> Loaded:
+    """The images of a suite's runs, decoded once where they follow one another; nobody writes into them."""
+    return load_images(settings, seed=seed)
 
 
 def _stage_seconds(folder: Path) -> float:
@@ -141,6 +154,14 @@ def circumstances() -> Mapping[str, Any]:
     device = torch.cuda.get_device_name() if on_gpu else "CPU"
     told: dict[str, Any] = {"device": device, "versions": versions()}
     return told | ({"memory": torch.cuda.max_memory_allocated()} if on_gpu else {})
+
+
+def _allow_many_programs() -> None:
+    """Lets one process compile a function for every method of a suite; past torch's limit it would turn slow."""
+    if torch.cuda.is_available():
+        import torch._dynamo.config as compiler
+
+        compiler.recompile_limit = PROGRAMS
 
 
 def _let_go() -> None:
