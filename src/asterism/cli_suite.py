@@ -19,6 +19,7 @@ MIB, GIB = 1 << 20, 1 << 30
 def register(app: typer.Typer) -> None:
     """Adds the commands of this module to ``app``."""
     app.command()(suite)
+    app.command()(audit)
 
 
 def suite(
@@ -157,3 +158,33 @@ def _say_outcomes(suites: list[Suite], outcomes: list[Outcome], written: list[Pa
             typer.echo("  the budget is spent; the same command goes on")
     for file in written:
         typer.echo(f"wrote {file}")
+
+
+def audit(
+    folder: Annotated[Path, typer.Argument(help="Folder of a run that has begun a novel stage.", metavar="RUN")],
+    stage: Annotated[str, typer.Option(help="Whose prototypes are attacked.")] = "novel-1",
+    each: Annotated[int, typer.Option(min=1, help="Prototypes of each size.")] = 8,
+    steps: Annotated[int, typer.Option(min=1, help="Most steps of the attack.")] = 2000,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+) -> None:
+    """Attack prototypes: which images can be read out of them, by how many images stand behind one."""
+    from asterism.files import write_text
+    from asterism.report.gallery import gallery
+    from asterism.report.style import svg
+    from asterism.runs.audit import audit as attacked
+
+    told = attacked(folder, stage=stage, each=each, steps=steps)
+    picture = folder / "audit.svg"
+    write_text(picture, svg(gallery(told["groups"]), "audit", "Recovered images beside the nearest real ones"))
+    if as_json:
+        groups = [{name: v for name, v in group.items() if name != "pictures"} for group in told["groups"]]
+        typer.echo(json.dumps({**told, "groups": groups}, indent=1, ensure_ascii=False))
+        return
+    typer.echo(f"{'kind':6}{'images':>8}{'prototypes':>12}{'match':>11}{'PSNR':>8}{'blind':>8}{'cosine':>8}")
+    for group in told["groups"]:
+        typer.echo(
+            f"{group['kind']:6}{group['images']:>8}{group['prototypes']:>12}{group['match']:>11.2e}"
+            f"{group['psnr']:>8.1f}{group['blind_psnr']:>8.1f}{group['cosine']:>8.2f}"
+        )
+    typer.echo("PSNR in dB to the nearest real image behind a prototype; blind: of the site's mean image")
+    typer.echo(f"wrote {folder / 'audit.json'} and {picture}")
