@@ -186,11 +186,18 @@ def _version(name: str) -> str:
 
 def _circumstances() -> list[str]:
     lines = [", ".join(f"{name} {version}" for name, version in versions().items()), platform.platform()]
+    return lines + ([f"git {found}"] if (found := commit()) else [])
+
+
+def commit() -> str:
+    """The commit of the source that computes, as far as it can be told; ASTERISM_COMMIT tells it of a bare copy."""
+    if told := os.environ.get("ASTERISM_COMMIT"):
+        return told
     described = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         cwd=Path(__file__).parent, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    return lines + ([f"git {described.stdout.strip()}"] if described.returncode == 0 else [])
+    return described.stdout.strip() if described.returncode == 0 else ""
 
 
 @contextmanager

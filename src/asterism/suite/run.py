@@ -23,7 +23,7 @@ from asterism.data.sources import load as load_images
 from asterism.errors import AsterismError
 from asterism.files import Lines
 from asterism.runs.driver import Progress, seconds_spent
-from asterism.runs.execute import execute, versions
+from asterism.runs.execute import commit, execute, versions
 from asterism.runs.progress import Silent
 from asterism.suite.budget import Budget, OutOfTime, Timed
 from asterism.suite.known import begun, known_folder, trained
@@ -152,7 +152,7 @@ def circumstances() -> Mapping[str, Any]:
     """What computes, as a record tells it."""
     on_gpu = torch.cuda.is_available()
     device = torch.cuda.get_device_name() if on_gpu else "CPU"
-    told: dict[str, Any] = {"device": device, "versions": versions()}
+    told: dict[str, Any] = {"device": device, "commit": commit(), "versions": versions()}
     return told | ({"memory": torch.cuda.max_memory_allocated()} if on_gpu else {})
 
 
