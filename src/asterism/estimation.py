@@ -2,7 +2,8 @@
 
 Without a participant column all rows are one site's. Each site's rows become local prototypes (unless they are some
 already), the pool is counted, and it is counted again with each site left out in turn; a single site's pool is left
-out by tenths, drawn once. The ``interval`` reaches from the smallest of these counts to the largest.
+out by tenths, drawn once. Methods that do not count by radius may take seconds a count: of more than ``MANY`` sites
+they leave out a tenth at a time. The ``interval`` reaches from the smallest of these counts to the largest.
 
 The *plateau* is the widest range of radii, all counts in it within 1 of the estimate and at least 2, measured as
 (end − start)/end: the share of the radius that can be taken away. One region is what every pool ends in, so counts of
@@ -35,6 +36,7 @@ from asterism.spanning import Survey, Tree, distinct, survey
 CLUSTERS = 80  # the paper's C_L on CIFAR-100
 LEAST_PLATEAU = 0.1
 TENTHS = 10
+MANY = 20  # sites
 ALONE = "all"  # the name of the site of rows that nobody is named for
 
 
@@ -177,7 +179,8 @@ def estimate(
     tree = looked.tree()
     counting = Counting(estimator, settings or estimator.params(), gathered, looked, known, seed)
     counted = counting.of(np.ones(len(gathered.rows), bool), tree)
-    without = {part: counting.of(keep).count for part, keep in _parts(gathered, seed)}
+    each = estimator.by_radius or len(gathered.names) <= MANY
+    without = {part: counting.of(keep).count for part, keep in _parts(gathered, seed, each)}
     counts = [counted.count, *without.values()]
     curve = exact_curve(tree)
     return Estimate(
@@ -189,7 +192,7 @@ def estimate(
         grid=paper_grid(tree),
         exact=ppm_exact(tree),
         plateau=plateau(curve, counted.count, tree.largest) if estimator.by_radius else None,
-        sites=_support(gathered, without),
+        sites=_support(gathered, without if each else {}),
         search=counted.search,
         seconds=time.perf_counter() - started,
     )
@@ -268,9 +271,9 @@ class Counting:
         return self.estimator.count(pool, self.settings)
 
 
-def _parts(gathered: Gathered, seed: int) -> Iterator[tuple[int, Mask]]:
-    """What stays of the pool when each part is left out; a part without prototypes, or the only one, stays."""
-    part = gathered.site
+def _parts(gathered: Gathered, seed: int, each: bool) -> Iterator[tuple[int, Mask]]:
+    """What stays of the pool when each site, or each tenth of the sites, is left out; an empty or only part stays."""
+    part = gathered.site if each else gathered.site % TENTHS
     if len(gathered.names) == 1:
         _, rank = distinct(gathered.rows)
         rng = np.random.default_rng(number(seed, "tenths"))

@@ -74,6 +74,7 @@ def met(steps: list[Step]) -> bool:
 def _steps(found: Placed, settings: Gap, seed: int) -> Iterator[Step]:
     """Gap and error from one cluster on, as long as rows can be told apart."""
     rng = np.random.default_rng(number(seed, "gap references"))
+    found = Placed(found.rows / (np.abs(found.rows).max() or 1.0), found.weights)  # squares of any unit are numbers
     pools = [found.rows, *uniform(found, settings.references, rng)]
     last = min(settings.most, len(found.rows) - 1)
     dealt = [

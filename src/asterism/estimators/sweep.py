@@ -43,17 +43,13 @@ def sweep(points: Points, weights: Floats, first: int, last: int, *, seed: int, 
         return
     rows, held = merged(np.asarray(points, np.float64), weights)
     _, place = distinct(np.asarray(points, np.float64))
-    runs = [_run(_single(rows), held, first, last, np.random.default_rng(number(seed, i))) for i in range(restarts)]
+    moved = rows - rows.mean(axis=0)
+    scale = float(np.abs(moved).max()) or 1.0
+    single = (moved / scale).astype(np.float32)  # within ±1, which changes no partition
+    runs = [_run(single, held, first, last, np.random.default_rng(number(seed, i))) for i in range(restarts)]
     for tried in zip(*runs, strict=False):
         best = min(tried, key=lambda partition: partition.inertia)
-        yield best._replace(labels=best.labels[place])
-
-
-def _single(rows: Floats) -> Single:
-    """Rows moved and scaled to lie around 0 within ±1, which changes no partition."""
-    moved = rows - rows.mean(axis=0)
-    single: Single = (moved / (np.abs(moved).max() or 1.0)).astype(np.float32)
-    return single
+        yield Partition(best.clusters, best.labels[place], best.inertia * scale**2)
 
 
 def _run(rows: Single, weights: Floats, first: int, last: int, rng: np.random.Generator) -> Iterator[Partition]:
