@@ -19,7 +19,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("flow",),
     (
         *("data", "data.*", "metrics", "losses", "screening", "memory", "model", "worker", "backbones"),
-        *("aggregate", "site", "training", "graphs", "privacy", "privacy.*"),
+        *("aggregate", "site", "training", "graphs", "companion", "privacy", "privacy.*"),
         *("distances", "forest", "spanning", "prototypes", "estimators", "estimators.*", "estimation"),
     ),
     ("federated", "federated.*", "algorithms", "algorithms.*", "evaluation"),

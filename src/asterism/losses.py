@@ -46,9 +46,12 @@ def semantic_weights(z: Tensor, prototypes: Tensor, tau: float = 0.07) -> Tensor
     return (_wide(z) @ _wide(prototypes).T / tau).softmax(dim=1)
 
 
-def pairwise_loss(probabilities: Tensor, same: Tensor) -> Tensor:
-    """Eq. 11: binary cross entropy over all ordered pairs, P_ij = p_i·p_j, ``same`` (n, n) of 0 and 1."""
-    together = (probabilities @ probabilities.T).clamp(1e-7, 1 - 1e-7)
+def pairwise_loss(probabilities: Tensor, same: Tensor, others: Tensor | None = None) -> Tensor:
+    """Eq. 11: binary cross entropy over all ordered pairs, P_ij = p_i·p_j, ``same`` (n, n) of 0 and 1.
+
+    With ``others``, the predictions of another view of the same images, P_ij = p_i·p'_j.
+    """
+    together = (probabilities @ (probabilities if others is None else others).T).clamp(1e-7, 1 - 1e-7)
     return torch.nn.functional.binary_cross_entropy(together, same.to(together))
 
 
@@ -60,6 +63,11 @@ def same_ranking(z: Tensor, top: int = 5) -> Tensor:
     largest = z.detach().sort(dim=1, descending=True, stable=True).indices[:, :top]
     hot = torch.zeros_like(z, dtype=torch.float32).scatter_(1, largest, 1.0)
     return (hot @ hot.T) > min(top, z.shape[1]) - 0.5
+
+
+def consistency_loss(one: Tensor, two: Tensor) -> Tensor:
+    """Mean squared difference of the predictions (n, c) for two views of the same images."""
+    return torch.nn.functional.mse_loss(one, two)
 
 
 def distillation_loss(logits: Tensor, teacher: Tensor, temperature: float = 2.0) -> Tensor:

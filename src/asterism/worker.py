@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from asterism.companion import Build, Companion
 from asterism.errors import AsterismError
 from asterism.model import HEAD, PLAIN, Architecture, Layout, Network, Speed, network
 from asterism.seeds import number
@@ -28,6 +29,7 @@ class Worker:
         self._build, self.speed = build, speed
         self.device = torch.device(device)
         self._twins: dict[str, Worker] = {}
+        self._companions: dict[str, Companion] = {}
         self._held: dict[str, Tensor] = {}
         self.generators: dict[str, torch.Generator] = {}
         self.programs: dict[object, Any] = {}  # local steps to be used again, until the layout changes
@@ -100,12 +102,16 @@ class Worker:
             "counters": self.counters.clone(),
         }
 
-    def differentiate(self, loss: Tensor) -> None:
+    def differentiate(self, loss: Tensor, companion: Companion | None = None) -> None:
         """``gradient`` holds the gradient of ``loss``; zeros where it does not reach or nothing is to be trained."""
         trained = [p for p in self._named if p.requires_grad]
-        found = iter(torch.autograd.grad(loss, trained, materialize_grads=True))
+        beside = () if companion is None else companion.named
+        gradients = torch.autograd.grad(loss, [*trained, *beside], materialize_grads=True)
+        found = iter(gradients)
         pieces = [_line(next(found) if p.requires_grad else torch.zeros_like(p)) for p in self._named]
         torch._foreach_copy_(self._pieces, pieces)
+        if companion is not None:
+            companion.receive(gradients[len(trained) :])
 
     def fixed(self, frozen_rows: int) -> list[tuple[int, int]]:
         """The ranges of the parameter vector that training must not move: the first head rows, frozen backbones."""
@@ -138,6 +144,12 @@ class Worker:
             self._twins[purpose] = Worker(self._build, self.layout.rows, self.device)
             self._twins[purpose].network.speed = self.speed
         return self._twins[purpose]
+
+    def companion(self, name: str, build: Build) -> Companion:
+        """The module of this name that trains beside the network, kept for the next time it is asked for."""
+        if name not in self._companions:
+            self._companions[name] = Companion(build(), self.device)
+        return self._companions[name]
 
     @contextmanager
     def turn(self) -> Iterator[None]:

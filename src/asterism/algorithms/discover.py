@@ -27,6 +27,8 @@ from asterism.prototypes import global_prototypes, lloyd_step, local_prototypes,
 from asterism.seeds import generator, number
 from asterism.site import Share, Site
 
+Initial = Literal["prototypes", "random"]
+
 
 class Discovery(Section):
     """How new classes are counted and where their rows begin. Defaults are the paper's."""
@@ -37,11 +39,27 @@ class Discovery(Section):
     classes: Annotated[int, Field(ge=1)] | None = None  # C^U where it is given instead of estimated
     weighted: bool = False  # prototypes count by the size of their cluster
     lloyd_rounds: Annotated[int, Field(ge=0)] = 0  # of exact federated K-means after the merge
-    initial: Literal["prototypes", "random"] = "prototypes"  # random: the paper's ablation without init
+    initial: Initial | None = None  # "+init" or without it; None: as the method does
 
 
-def discover(state: State, everyone: Sequence[str], p: Discovery, setup: Setup) -> Generator[Ask, Any, State]:
-    """The state with its head grown by the global prototypes; comments name the lines of Algorithm 1."""
+def discover(
+    state: State, everyone: Sequence[str], p: Discovery, setup: Setup, initial: Initial = "prototypes"
+) -> Generator[Ask, Any, State]:
+    """The state with its head grown by one row a new class; comments name the lines of Algorithm 1.
+
+    Rows begin as the global prototypes, or at random where the settings or else the method (``initial``) say so. No
+    prototype leaves a site that neither the count nor the rows need.
+    """
+    at_random = (p.initial or initial) == "random"
+    rng = generator(setup.seed, "random rows", state.stage)
+    if at_random and p.classes:
+        return grown(state, random_rows(p.classes, setup.layout.features, rng), setup)
+    rows = yield from global_rows(state, everyone, p, setup)
+    return grown(state, random_rows(len(rows), setup.layout.features, rng) if at_random else rows, setup)
+
+
+def global_rows(state: State, everyone: Sequence[str], p: Discovery, setup: Setup) -> Generator[Ask, Any, Tensor]:
+    """The global prototypes (count, d): Potential Prototype Merge."""
     options: Options = {
         "stage": state.stage,
         "clusters": p.clusters or len(state.classes),
@@ -58,10 +76,7 @@ def discover(state: State, everyone: Sequence[str], p: Discovery, setup: Setup) 
     rows = torch.from_numpy(global_prototypes(pool, min(count, len(pool)), seed=seed, weights=weights))  # 14
     for _ in range(p.lloyd_rounds):
         rows = yield from lloyd_round(state, everyone, rows)
-    rows = rows.float()
-    if p.initial == "random":
-        rows = random_rows(rows, generator(setup.seed, "random rows", state.stage))
-    return grown(state, rows, setup)
+    return rows.float()
 
 
 def lloyd_round(state: State, everyone: Sequence[str], rows: Tensor) -> Generator[Ask, Any, Tensor]:
@@ -87,10 +102,10 @@ def pooled(answers: Answers) -> tuple[np.ndarray, np.ndarray]:
     return pool, np.concatenate([tensors["sizes"].cpu().numpy() for tensors in found])
 
 
-def random_rows(rows: Tensor, rng: torch.Generator) -> Tensor:
-    """Rows as a freshly made linear layer would have them, as many as ``rows``."""
-    bound = rows.shape[1] ** -0.5
-    return torch.empty_like(rows).uniform_(-bound, bound, generator=rng)
+def random_rows(count: int, features: int, rng: torch.Generator) -> Tensor:
+    """Rows as a freshly made linear layer would have them."""
+    bound = features**-0.5
+    return torch.empty(count, features).uniform_(-bound, bound, generator=rng)
 
 
 def send_prototypes(site: Site, tensors: Tensors, options: Options) -> Reply:

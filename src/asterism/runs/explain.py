@@ -23,7 +23,7 @@ from asterism.algorithms.discover import Discovery
 from asterism.algorithms.represent import represented
 from asterism.errors import AsterismError
 from asterism.estimation import estimate
-from asterism.evaluation import calibrated
+from asterism.evaluation import Reading, calibrated
 from asterism.experiment import Novel
 from asterism.files import write_json
 from asterism.flow import State
@@ -143,7 +143,8 @@ def _found(simulation: Simulation, state: State, stage: str, layout: str) -> Fou
     z = represented(simulation.worker, share)
     rows = simulation.worker.network.prototypes[: len(state.classes)].detach()
     known = len(simulation.stages[0].classes)
-    logits = calibrated(z, rows, known, simulation.experiment.evaluation.calibration)
+    calibration = simulation.experiment.evaluation.calibration
+    logits = calibrated(z, rows, known, calibration, Reading.of(state.tensors, z.device))
     brought = next(len(s.classes) for s in simulation.stages if s.name == stage)
     return Found(
         share=share,
