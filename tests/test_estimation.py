@@ -231,7 +231,7 @@ def test_command_takes_known_prototypes_and_settings(app: typer.Typer, tmp_path:
     call = ["estimate", written(tmp_path), "--method", "emacs", "--known", str(tmp_path / "known.npy")]
     call += ["--clusters", "10", "--set", "most=12", "--picture", str(tmp_path / "scores.svg")]
     said = CliRunner().invoke(app, call, catch_exceptions=False).output
-    for text in ("(emacs)", "stand-in: EMaCS is not published under this name", "of 4 candidates are near it"):
+    for text in ("(emacs)", "stand-in: EMaCS is not published under this name", "4 candidates, best "):
         assert text in said
     document = json.loads(CliRunner().invoke(app, [*call, "--json"], catch_exceptions=False).stdout)
     assert document["search"]["classes"] == [0, 1, 2, 3] and document["about"].startswith("stand-in")

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from asterism.distances import Floats, Points
 from asterism.errors import AsterismError
@@ -80,6 +81,18 @@ def test_every_estimator_repeats_by_its_seed(name: str) -> None:
     assert first.count == second.count
     if first.search is not None and second.search is not None:
         assert np.array_equal(first.search.scores, second.search.scores)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_no_number_of_threads_changes_an_estimate(name: str) -> None:
+    points = RNG(3).normal(size=(300, 64)).astype(np.float32)
+    found = []
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            found.append(counted(name, points, known=RNG(4).normal(size=(30, 64))))
+    assert found[0].count == found[1].count
+    if found[0].search is not None and found[1].search is not None:
+        assert np.array_equal(found[0].search.scores, found[1].search.scores)
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)

@@ -84,10 +84,8 @@ def lines(found: Estimate) -> list[str]:
         said.append(f"note        {found.about}")
     if found.search is not None:
         low, high = found.search.near
-        best = found.search.scores.max()
-        said.append(
-            f"scores      best {best:.4g}; {low} to {high} of {len(found.search.classes)} candidates are near it"
-        )
+        best, tried = found.search.scores.max(), len(found.search.classes)
+        said.append(f"scores      {tried} candidates, best {best:.4g}, near it {low} to {high}")
     if found.plateau is not None:
         start, end, width = found.plateau
         said.append(f"plateau     radius {start:.4g} to {end:.4g}, {100 * width:.1f}% wide")

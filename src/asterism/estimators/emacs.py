@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from asterism.config import Section
 from asterism.distances import square
@@ -45,7 +46,8 @@ def emacs(pool: Pool, settings: Emacs) -> Counted:
     start = len(mixed.labels)
     distances, weights = square(mixed.rows[start:]), mixed.weights[start:]
     classes = np.array([partition.clusters - len(known) for partition in dealt])
-    silhouettes = np.array([silhouette_of(distances, weights, partition.labels[start:]) for partition in dealt])
+    with threadpool_limits(1):
+        silhouettes = np.array([silhouette_of(distances, weights, partition.labels[start:]) for partition in dealt])
     accuracies = np.array([mixed.accuracy(partition.labels) for partition in dealt])
     chosen = np.isin(np.arange(len(classes)), [accuracies.argmax(), silhouettes.argmax()])
     count = int(classes[accuracies.argmax()] + classes[silhouettes.argmax()]) // 2
