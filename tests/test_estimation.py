@@ -199,6 +199,7 @@ def test_plateau_of_separated_classes_lies_between_their_width_and_their_distanc
         ({"method": "macc"}, "macc needs prototypes of known classes"),
         ({"method": "macc", "known": np.eye(3)}, "known prototypes have 3 columns, features 4"),
         ({"method": "macc", "known": np.full((2, 4), np.nan)}, "a feature is nan"),
+        ({"sizes": np.ones(4)}, "sizes are of prototypes, and these rows are images"),
         ({"prototypes": True, "sizes": np.ones(3)}, "3 sizes of 4 rows"),
         ({"prototypes": True, "sizes": np.zeros(4)}, "4 sizes of 4 rows"),
         ({"floor": -1}, "floor must be at least 0, got -1"),
@@ -236,6 +237,15 @@ def test_command_takes_known_prototypes_and_settings(app: typer.Typer, tmp_path:
     document = json.loads(CliRunner().invoke(app, [*call, "--json"], catch_exceptions=False).stdout)
     assert document["search"]["classes"] == [0, 1, 2, 3] and document["about"].startswith("stand-in")
     assert (tmp_path / "scores.svg").read_bytes().startswith(b"<?xml")
+
+
+def test_command_weighs_stored_prototypes_by_their_sizes(app: typer.Typer, tmp_path: Path) -> None:
+    rows, sizes = RNG(0).normal(size=(60, 6)), RNG(1).integers(1, 50, 60)
+    np.savez(tmp_path / "pool.npz", features=rows, sizes=sizes)
+    call = ["estimate", str(tmp_path / "pool.npz"), "--prototypes", "--method", "silhouette", "--json"]
+    document = json.loads(CliRunner().invoke(app, call, catch_exceptions=False).stdout)
+    found = estimate(rows, prototypes=True, method="silhouette", sizes=sizes).search
+    assert found is not None and document["search"]["score"] == found.scores.tolist()
 
 
 def test_every_method_is_named_in_the_help() -> None:

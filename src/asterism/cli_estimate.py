@@ -55,6 +55,7 @@ def estimate(
         method=method,
         settings=settings_of(method, settings or []),
         known=None if known is None else read(known).rows,
+        sizes=table.sizes if prototypes else None,
         seed=seed,
         floor=floor,
     )

@@ -116,16 +116,12 @@ class Estimate:
             "verdict": self.verdict,
             "sites": [asdict(support) for support in self.sites],
             "about": self.about,
-            "search": None if self.search is None else _searched(self.search),
+            "search": None if self.search is None else self.search.as_json(),
         }
 
 
 def _plain(curve: Curve) -> dict[str, list[float]]:
     return {"radius": curve.radius.tolist(), "count": curve.counts.tolist()}
-
-
-def _searched(search: Search) -> dict[str, list[float]]:
-    return {"classes": search.classes.tolist(), "score": search.scores.tolist(), "near": list(search.near)}
 
 
 @dataclass(frozen=True)
@@ -170,7 +166,8 @@ def estimate(
     """
     started = time.perf_counter()
     estimator, rows = estimator_named(method), checked(np.asarray(features))
-    _check(rows, participants, clusters, floor, sizes if prototypes else None)
+    _check(rows, participants, clusters, floor)
+    _check_sizes(rows, sizes, prototypes)
     known = None if known is None else checked(np.asarray(known), "known")
     if estimator.needs_known:
         Pool.of(rows, known=known).labelled(method)  # refused before the work, not after it
@@ -209,15 +206,20 @@ def plateau(curve: Curve, estimated: int, largest: float) -> Plateau | None:
     return max(ranges, key=lambda found: found.width, default=None)
 
 
-def _check(rows: Rows, participants: Sequence[str] | None, clusters: int, floor: int, sizes: Integers | None) -> None:
+def _check(rows: Rows, participants: Sequence[str] | None, clusters: int, floor: int) -> None:
     if participants is not None and len(participants) != len(rows):
         raise AsterismError(f"{len(rows)} rows, {len(participants)} participants", where="participants")
-    if sizes is not None and (len(sizes) != len(rows) or not (sizes > 0).all()):
-        raise AsterismError(f"{len(sizes)} sizes of {len(rows)} rows", where="sizes", fix="one each, none below 1")
     if clusters < 1:
         raise AsterismError(f"clusters must be at least 1, got {clusters}", where="clusters")
     if floor < 0:
         raise AsterismError(f"floor must be at least 0, got {floor}", where="floor")
+
+
+def _check_sizes(rows: Rows, sizes: Integers | None, prototypes: bool) -> None:
+    if sizes is not None and not prototypes:
+        raise AsterismError("sizes are of prototypes, and these rows are images", where="sizes")
+    if sizes is not None and (len(sizes) != len(rows) or not (sizes > 0).all()):
+        raise AsterismError(f"{len(sizes)} sizes of {len(rows)} rows", where="sizes", fix="one each, none below 1")
 
 
 def _gather(

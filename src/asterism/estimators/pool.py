@@ -83,6 +83,10 @@ class Search(NamedTuple):
         """The search whose candidates marked ``nearly`` (n,) are as good as the best."""
         return cls(classes, scores, (int(classes[nearly].min()), int(classes[nearly].max())))
 
+    def as_json(self) -> dict[str, list[float]]:
+        """All of it as plain values."""
+        return {"classes": self.classes.tolist(), "score": self.scores.tolist(), "near": list(self.near)}
+
 
 @dataclass(frozen=True)
 class Counted:
