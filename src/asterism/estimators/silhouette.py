@@ -47,9 +47,11 @@ def silhouette(pool: Pool, settings: Silhouette) -> Counted:
 
 
 def silhouette_of(distances: Floats, weights: Floats, labels: Integers) -> float:
-    """The mean of (b − a)/max(a, b) over rows, where a is a row's mean distance to the others of its cluster, and b to
-    the nearest other cluster's rows; 0 for a row alone in its cluster, and −1 where there is one cluster only.
-    """  # noqa: D205 (one sentence)
+    """The mean of (b − a)/max(a, b) over rows; −1 where there is one cluster only.
+
+    a is a row's mean distance to the others of its cluster, b that to those of the nearest other one. A row alone
+    in its cluster counts 0.
+    """
     _, labels = np.unique(labels, return_inverse=True)
     held = np.bincount(labels, weights)
     if len(held) < 2:
