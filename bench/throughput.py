@@ -24,7 +24,7 @@ from asterism.files import write_json
 from asterism.flow import Ask, State, Total
 from asterism.runs.simulate import Simulation, simulate
 from asterism.seeds import generator
-from bench.known_recipes import described
+from bench.record import described
 
 CLASSES = 100
 FLOP = 3 * 2 * 555_422_720  # of ResNet-18 for one 32×32 image: forward, and twice that backward
