@@ -12,14 +12,15 @@ from importlib import metadata
 from typing import Any
 from unittest.mock import MagicMock
 
-# FedLab's data sets, which nobody asks for here, import it; its builds are each tied to one build of torch.
-sys.modules["torchvision"] = MagicMock()
-
-from fedlab.contrib.algorithm.basic_client import SGDSerialClientTrainer
-from fedlab.contrib.algorithm.basic_server import SyncServerHandler
 from torch import Tensor
 
 from bench.peers.work import Work, network, serve, tensors, told, train
+
+# FedLab's data sets, which nobody asks for here, import it; its builds are each tied to one build of torch.
+sys.modules["torchvision"] = MagicMock()
+
+from fedlab.contrib.algorithm.basic_client import SGDSerialClientTrainer  # noqa: E402
+from fedlab.contrib.algorithm.basic_server import SyncServerHandler  # noqa: E402
 
 
 class Loaders:

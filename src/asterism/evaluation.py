@@ -17,6 +17,7 @@ from torch.nn.functional import normalize
 from asterism import metrics
 from asterism.data.augment import plain
 from asterism.flow import Options, Reply, State, Sum, Tensors
+from asterism.model import READING
 from asterism.site import Share, Site
 from asterism.worker import Worker
 
@@ -33,7 +34,7 @@ def count_tables(
     classes: int,
     rows: int,
     calibration: Calibration = "raw",
-    batch: int = 1024,
+    batch: int = READING,
 ) -> dict[str, Tensor]:
     """Float tables of counts: ``known`` (C_L × C_L), ``novel`` (C_U × novel rows), ``joint`` (C × rows).
 

@@ -68,7 +68,7 @@ def keep_freed_memory() -> None:
 
 
 def speed(experiment: Experiment, split: FederationSplit, device: torch.device, pixels: int) -> Speed:
-    """How training computes: on a CPU, and where exactness is asked for, the plain path.
+    """How networks compute: on a CPU, and where exactness is asked for, the plain path.
 
     ``pixels`` are those of one image.
     """
@@ -77,7 +77,7 @@ def speed(experiment: Experiment, split: FederationSplit, device: torch.device, 
         return PLAIN
     worthwhile = planned_images(experiment, split) * pixels >= WORTH_COMPILING
     compile = machine.compile == "always" or (machine.compile == "auto" and worthwhile)
-    return Speed(half=True, compiled=batch if compile else 0, graphs=True)
+    return Speed(half=True, compiled=batch if compile else 0, graphs=True, reading=True)
 
 
 def planned_images(experiment: Experiment, split: FederationSplit) -> int:
