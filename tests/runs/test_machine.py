@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-import resource
+import platform
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -57,15 +59,25 @@ def test_a_device_that_is_not_there_is_refused() -> None:
         machine.computing_devices("cuda:99")
 
 
-def test_memory_that_was_freed_is_not_asked_for_again() -> None:
-    def faults() -> int:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        torch.ones(1 << 24)  # 64 MiB, which glibc by itself hands back at once
-        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+FAULTS = """
+import resource, statistics, torch
+from asterism.runs.machine import keep_freed_memory
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(1 << 24)  # 64 MiB, which glibc by itself hands back at once
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+{prepare}
+print(int(statistics.median(faults() for _ in range(16))))
+"""
 
-    machine.keep_freed_memory()
-    _, *later = (faults() for _ in range(4))
-    assert max(later) < 1_000  # of 16,384 pages
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries keep freed memory, or cannot be told")
+@pytest.mark.parametrize(("prepare", "most"), [("keep_freed_memory()", 1_000), ("", 1 << 20)])
+def test_memory_that_was_freed_is_not_asked_for_again(prepare: str, most: int) -> None:
+    # In a process of its own: what other tests left behind decides where the next block lies.
+    call = [sys.executable, "-c", FAULTS.format(prepare=prepare)]
+    faults = int(subprocess.run(call, capture_output=True, text=True, check=True).stdout)
+    assert faults < most and (prepare or faults > 10_000)  # of 16,384 pages
 
 
 def states(workers: int) -> list[State]:
