@@ -43,6 +43,7 @@ def one(participants: int) -> dict[str, float]:
     settings = {
         "split.known": CLASSES,
         "split.novel": [],
+        "novel": [],
         "split.partition": "iid",
         "split.participants": participants,
         "federation.clients": participants,
