@@ -58,6 +58,7 @@ class Worker:
     def _lay_out(self, net: Network) -> None:
         self.programs.clear()
         self.network = net.to(self.device)
+        self.network.speed = self.speed.at_rest
         named = dict(net.named_parameters())
         named[HEAD] = named.pop(HEAD)  # last, so that a new row is an appended one
         if any(p.dtype != torch.float32 for p in named.values()):
@@ -171,13 +172,13 @@ class Worker:
 
     @contextmanager
     def training(self, batch_statistics: bool) -> Iterator[None]:
-        """The network computes as fast as the worker may, with or without statistics of the batch."""
+        """The network computes as fast as the worker may in training, with or without statistics of the batch."""
         self.network.train(batch_statistics)
         self.network.speed = self.speed
         try:
             yield
         finally:
-            self.network.speed = PLAIN
+            self.network.speed = self.speed.at_rest
 
 
 @cache
