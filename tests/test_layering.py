@@ -18,7 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "seeds", "config", "files"),
     ("flow",),
     (
-        *("data", "data.*", "metrics", "losses", "screening", "memory", "model", "worker", "backbones"),
+        *("data", "data.*", "metrics", "losses", "transport", "screening", "memory", "model", "worker", "backbones"),
         *("aggregate", "site", "training", "graphs", "companion", "privacy", "privacy.*"),
         *("distances", "forest", "spanning", "prototypes", "estimators", "estimation"),
     ),
