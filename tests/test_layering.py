@@ -20,7 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         *("data", "data.*", "metrics", "losses", "transport", "screening", "memory", "model", "worker", "backbones"),
         *("aggregate", "site", "training", "graphs", "companion", "privacy", "privacy.*"),
-        *("distances", "forest", "spanning", "prototypes", "estimators", "estimation"),
+        *("distances", "forest", "spanning", "prototypes", "centroids", "estimators", "estimation"),
     ),
     ("federated", "federated.*", "algorithms", "algorithms.*", "evaluation"),
     ("report", "report.*"),

@@ -85,6 +85,12 @@ def model_contrastive_loss(z: Tensor, from_global: Tensor, from_previous: Tensor
     return softplus((far - near) / temperature).mean()
 
 
+def assignment_loss(z: Tensor, target: Tensor, centroids: Tensor, temperature: float) -> Tensor:
+    """Orchestra's term: cross entropy of z's soft assignments to unit centroids, given those of the target's view."""
+    wanted = (unit(target.detach()) @ centroids.T / temperature).softmax(dim=1)
+    return cross_entropy(unit(z) @ centroids.T / temperature, wanted)
+
+
 def _wide(values: Tensor) -> Tensor:
     """The values in float32 at least: half precision is widened, float64 stays what it is."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
