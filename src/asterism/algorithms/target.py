@@ -15,7 +15,7 @@ from torch.nn.functional import normalize, relu
 from asterism.companion import Companion
 from asterism.data.augment import plain
 from asterism.flow import Tensors
-from asterism.model import fitted
+from asterism.model import PLAIN, fitted
 from asterism.site import Share
 from asterism.worker import Worker
 
@@ -95,5 +95,9 @@ class Target:
         return projected
 
     def directions(self, share: Share) -> Tensor:
-        """Unit projections (n, width) of a share's images as they are, on the CPU."""
-        return normalize(self.project(plain(share.images.pixels[share.indices])), dim=1).cpu()
+        """Unit projections (n, width) of a share's images as they are, on the CPU; computed the plain way."""
+        network = self.twin.network
+        speed, network.speed = network.speed, PLAIN
+        projected = self.project(plain(share.images.pixels[share.indices]))
+        network.speed = speed
+        return normalize(projected, dim=1).cpu()
