@@ -24,7 +24,7 @@ from asterism.estimators import ESTIMATORS, Pool, settings_of
 from asterism.files import write_json
 from asterism.metrics import count_error
 from asterism.seeds import number
-from bench.known_recipes import described
+from bench.record import described
 
 
 class Row(NamedTuple):

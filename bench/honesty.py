@@ -97,6 +97,7 @@ def _local(e: Experiment) -> Local:
         seed=e.seed,
         stage="known",
         round=0,
+        rounds=e.known.rounds,
         lr=e.train.lr,
     )
 

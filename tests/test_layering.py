@@ -18,9 +18,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "seeds", "config", "files"),
     ("flow",),
     (
-        *("data", "data.*", "metrics", "losses", "screening", "memory", "model", "worker", "backbones"),
+        *("data", "data.*", "metrics", "losses", "transport", "screening", "memory", "model", "worker", "backbones"),
         *("aggregate", "site", "training", "graphs", "companion", "privacy", "privacy.*"),
-        *("distances", "forest", "spanning", "prototypes", "estimators", "estimators.*", "estimation"),
+        *("distances", "forest", "spanning", "prototypes", "centroids", "estimators", "estimators.*", "estimation"),
     ),
     ("federated", "federated.*", "algorithms", "algorithms.*", "evaluation"),
     ("report", "report.*"),

@@ -126,7 +126,8 @@ class Worker:
         for parameter in self._named:
             end = start + parameter.numel()
             if not parameter.requires_grad:
-                ranges.append((start, end))
+                begin = ranges.pop()[0] if ranges and ranges[-1][1] == start else start
+                ranges.append((begin, end))
             start = end
         start = self.layout.extractor_size
         return [*ranges, (start, start + frozen_rows * self.layout.features)] if frozen_rows else ranges
@@ -169,6 +170,18 @@ class Worker:
         with torch.cuda.stream(own):
             yield
         own.synchronize()
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """The extractor is not trained: its parameters keep their bits, and no gradient is computed for them."""
+        trained = [p for p in self.network.extractor.parameters() if p.requires_grad]
+        for parameter in trained:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in trained:
+                parameter.requires_grad_(True)
 
     @contextmanager
     def training(self, batch_statistics: bool) -> Iterator[None]:

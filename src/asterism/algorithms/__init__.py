@@ -9,16 +9,18 @@ from typing import Annotated
 from pydantic import Field
 
 from asterism import evaluation
-from asterism.algorithms import autonovel, discover, gal, kmeans, known, screen
+from asterism.algorithms import autonovel, discover, gal, iic, kmeans, known, orchestra, screen
 from asterism.algorithms.autonovel import AutoNovel
 from asterism.algorithms.gal import Gal
+from asterism.algorithms.iic import Iic
 from asterism.algorithms.kmeans import Kmeans
 from asterism.algorithms.known import Known
+from asterism.algorithms.orchestra import Orchestra
 from asterism.config import Section
 from asterism.flow import Flow
 from asterism.site import Task
 
-Method = Annotated[Gal | Kmeans | AutoNovel, Field(discriminator="name")]
+Method = Annotated[Gal | Kmeans | AutoNovel | Iic | Orchestra, Field(discriminator="name")]
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "autonovel": Algorithm(
         AutoNovel, autonovel.novel_stage, {"autonovel": autonovel.train_locally}, several_stages=False
     ),
+    "iic": Algorithm(Iic, iic.novel_stage, {"iic": iic.train_locally}, several_stages=False),
+    "orchestra": Algorithm(Orchestra, orchestra.novel_stage, orchestra.TASKS, several_stages=False),
 }
 
 TASKS: Mapping[str, Task] = {

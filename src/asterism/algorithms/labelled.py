@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from asterism.seeds import generator
 from asterism.site import Share, Site
 
 Draw = Callable[[int], tuple[Tensor, Tensor]]
+
+
+def given(site: Site, seed: int, part: float) -> Share:
+    """The part of a participant's known images that a method may use: drawn once, the same in every stage and round."""
+    share = site.share("known")
+    order = torch.randperm(len(share), generator=generator(seed, "known images given", site.name))
+    chosen = order[: round(part * len(share))].sort().values
+    return replace(share, indices=share.indices[chosen.to(share.indices.device)])
 
 
 def labelled_draws(site: Site, share: Share, rng: torch.Generator) -> Draw | None:
