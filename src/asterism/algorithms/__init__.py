@@ -9,16 +9,17 @@ from typing import Annotated
 from pydantic import Field
 
 from asterism import evaluation
-from asterism.algorithms import autonovel, discover, gal, kmeans, known, screen
+from asterism.algorithms import autonovel, discover, gal, gm, kmeans, known, screen
 from asterism.algorithms.autonovel import AutoNovel
 from asterism.algorithms.gal import Gal
+from asterism.algorithms.gm import Gm
 from asterism.algorithms.kmeans import Kmeans
 from asterism.algorithms.known import Known
 from asterism.config import Section
 from asterism.flow import Flow
 from asterism.site import Task
 
-Method = Annotated[Gal | Kmeans | AutoNovel, Field(discriminator="name")]
+Method = Annotated[Gal | Kmeans | AutoNovel | Gm, Field(discriminator="name")]
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "autonovel": Algorithm(
         AutoNovel, autonovel.novel_stage, {"autonovel": autonovel.train_locally}, several_stages=False
     ),
+    "gm": Algorithm(Gm, gm.novel_stage, {"gm": gm.train_locally}),
 }
 
 TASKS: Mapping[str, Task] = {
