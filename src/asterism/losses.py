@@ -70,6 +70,19 @@ def consistency_loss(one: Tensor, two: Tensor) -> Tensor:
     return torch.nn.functional.mse_loss(one, two)
 
 
+def two_view_loss(z: Tensor, rows: Tensor, top: int, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The pairwise loss by rank statistics of two views z (2n, d), and the share of pairs called alike.
+
+    With a ``weight``, so much of the consistency of the two views' predictions is added.
+    """
+    one, two = (z @ rows.T).softmax(dim=1).chunk(2)
+    same = same_ranking(z.chunk(2)[0], top)
+    loss = pairwise_loss(one, same, two)
+    if weight is not None:
+        loss = loss + weight * consistency_loss(one, two)
+    return loss, same.float().mean()
+
+
 def distillation_loss(logits: Tensor, teacher: Tensor, temperature: float = 2.0) -> Tensor:
     """Divergence of softened predictions from the teacher's, scaled by T² as usual."""
     soft = torch.nn.functional.log_softmax(_wide(logits) / temperature, dim=1)

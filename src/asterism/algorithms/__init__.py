@@ -9,9 +9,10 @@ from typing import Annotated
 from pydantic import Field
 
 from asterism import evaluation
-from asterism.algorithms import autonovel, discover, gal, iic, kmeans, known, orchestra, screen
+from asterism.algorithms import autonovel, discover, gal, gm, iic, kmeans, known, orchestra, screen
 from asterism.algorithms.autonovel import AutoNovel
 from asterism.algorithms.gal import Gal
+from asterism.algorithms.gm import Gm
 from asterism.algorithms.iic import Iic
 from asterism.algorithms.kmeans import Kmeans
 from asterism.algorithms.known import Known
@@ -20,7 +21,7 @@ from asterism.config import Section
 from asterism.flow import Flow
 from asterism.site import Task
 
-Method = Annotated[Gal | Kmeans | AutoNovel | Iic | Orchestra, Field(discriminator="name")]
+Method = Annotated[Gal | Kmeans | AutoNovel | Iic | Orchestra | Gm, Field(discriminator="name")]
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     ),
     "iic": Algorithm(Iic, iic.novel_stage, {"iic": iic.train_locally}, several_stages=False),
     "orchestra": Algorithm(Orchestra, orchestra.novel_stage, orchestra.TASKS, several_stages=False),
+    "gm": Algorithm(Gm, gm.novel_stage, {"gm": gm.train_locally}),
 }
 
 TASKS: Mapping[str, Task] = {

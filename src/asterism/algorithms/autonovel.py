@@ -27,7 +27,7 @@ from asterism.algorithms.stage import advanced, begun, training
 from asterism.config import Section, with_preset
 from asterism.data.augment import two_views
 from asterism.flow import Flow, Options, Reply, State, Tensors, Total
-from asterism.losses import consistency_loss, pairwise_loss, same_ranking
+from asterism.losses import two_view_loss
 from asterism.memory import novel_share
 from asterism.site import Site
 from asterism.training import Batch, Step, ramp_up
@@ -89,21 +89,12 @@ def novel_step(site: Site, local: Local, p: AutoNovel, frozen: int) -> Step:
     network = site.worker.network
     rng = site.worker.generator(local.seed, "augment", local.stage, local.round, site.name)
     weight = site.worker.hold("consistency", torch.tensor(p.consistency * ramp_up(local.progress / p.ramp)))
+    consistency = weight if p.consistency else None
 
     def step(pixels: Tensor, targets: Tensor) -> Batch:
         images = torch.cat(two_views(pixels, local.augment, rng))
         z = network.represent(images)
-        loss, alike = network.speed.of(novel_loss, len(z))(z, network.prototypes[frozen:], weight, p)
+        loss, alike = network.speed.of(two_view_loss, len(z))(z, network.prototypes[frozen:], p.top, consistency)
         return Batch(images, z, loss, {"pairs_alike": alike})
 
     return step
-
-
-def novel_loss(z: Tensor, rows: Tensor, weight: Tensor, p: AutoNovel) -> tuple[Tensor, Tensor]:
-    """The loss of two views z (2n, d), and the share of pairs called alike, of which very few show up in a batch."""
-    one, two = (z @ rows.T).softmax(dim=1).chunk(2)
-    same = same_ranking(z.chunk(2)[0], p.top)
-    loss = pairwise_loss(one, same, two)
-    if p.consistency:
-        loss = loss + weight * consistency_loss(one, two)
-    return loss, same.float().mean()
