@@ -9,17 +9,18 @@ from typing import Annotated
 from pydantic import Field
 
 from asterism import evaluation
-from asterism.algorithms import autonovel, discover, gal, iic, kmeans, known, screen
+from asterism.algorithms import autonovel, discover, gal, iic, kmeans, known, opencon, screen
 from asterism.algorithms.autonovel import AutoNovel
 from asterism.algorithms.gal import Gal
 from asterism.algorithms.iic import Iic
 from asterism.algorithms.kmeans import Kmeans
 from asterism.algorithms.known import Known
+from asterism.algorithms.opencon import OpenCon
 from asterism.config import Section
 from asterism.flow import Flow
 from asterism.site import Task
 
-Method = Annotated[Gal | Kmeans | AutoNovel | Iic, Field(discriminator="name")]
+Method = Annotated[Gal | Kmeans | AutoNovel | Iic | OpenCon, Field(discriminator="name")]
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,12 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         AutoNovel, autonovel.novel_stage, {"autonovel": autonovel.train_locally}, several_stages=False
     ),
     "iic": Algorithm(Iic, iic.novel_stage, {"iic": iic.train_locally}, several_stages=False),
+    "opencon": Algorithm(
+        OpenCon,
+        opencon.novel_stage,
+        {"opencon": opencon.train_locally, "opencon-rows": opencon.send_rows},
+        several_stages=False,
+    ),
 }
 
 TASKS: Mapping[str, Task] = {
