@@ -223,6 +223,17 @@ def test_the_servers_mean_counts_every_image_once() -> None:
     assert known == pytest.approx([8.0] * 3)
 
 
+@pytest.mark.parametrize("preset", ["paper", "full"])
+def test_a_round_in_which_nobody_answers_leaves_prototypes_where_they_are(preset: str) -> None:
+    states: list[State] = []
+    stage = Stage("opencon", preset=preset)
+    answer = stage.answer
+    missed = Total({}, weight=0.0, replies=0, contributors=0)
+    stage.answer = lambda ask: missed if ask.version.round == 1 else answer(ask)  # type: ignore[method-assign]
+    stage.run(keep=states.append)
+    assert same_bits({"kept": states[1].tensors["prototypes"]}, {"kept": states[2].tensors["prototypes"]})
+
+
 def test_participants_without_known_images_do_without_them() -> None:
     stage, given_none = Stage("opencon"), Stage("opencon", known_share=0.0)
     stage.labelled = {name: share[:0] for name, share in stage.labelled.items()}
