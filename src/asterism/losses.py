@@ -104,6 +104,33 @@ def assignment_loss(z: Tensor, target: Tensor, centroids: Tensor, temperature: f
     return cross_entropy(unit(z) @ centroids.T / temperature, wanted)
 
 
+def label_contrastive_loss(z: Tensor, labels: Tensor, temperature: float, chosen: Tensor | None = None) -> Tensor:
+    """Mean of −log softmax of an image's similarities to the others, at those of its label; 0 where there are none.
+
+    Args:
+        z: (k, d) of length 1, every image in two views.
+        labels: (k,).
+        temperature: divides the similarities.
+        chosen: (k,) of bool, the images that the loss looks at at all; all without.
+    """
+    others = ~torch.eye(len(z), dtype=torch.bool, device=z.device)
+    mine = labels.new_ones(len(z), dtype=torch.bool) if chosen is None else chosen
+    others = others & mine
+    # Finite, for a row without any others has a logarithm too; as small as a probability can be.
+    log_p = (z @ z.T / temperature).masked_fill(~others, -1e4).log_softmax(dim=1)
+    alike = others & (labels[:, None] == labels)
+    each = log_p.masked_fill(~alike, 0).sum(dim=1) / alike.sum(dim=1).clamp_min(1)
+    return -each.masked_fill(~mine, 0).sum() / mine.sum().clamp_min(1)
+
+
+def prior_divergence(logits: Tensor, prior: Tensor) -> Tensor:
+    """KL of the mean prediction, of logits (n, c), from a prior (c,) that need not sum to 1."""
+    mean = _wide(logits).softmax(dim=1).mean(dim=0)
+    # A class that cannot be costs much, and not infinitely much.
+    log_prior = (prior / prior.sum()).clamp_min(1e-5).log()
+    return (mean * (mean.clamp_min(torch.finfo(mean.dtype).tiny).log() - log_prior)).sum()
+
+
 def _wide(values: Tensor) -> Tensor:
     """The values in float32 at least: half precision is widened, float64 stays what it is."""
     return values.to(torch.promote_types(values.dtype, torch.float32))

@@ -9,19 +9,20 @@ from typing import Annotated
 from pydantic import Field
 
 from asterism import evaluation
-from asterism.algorithms import autonovel, discover, gal, gm, iic, kmeans, known, orchestra, screen
+from asterism.algorithms import autonovel, discover, gal, gm, iic, kmeans, known, opencon, orchestra, screen
 from asterism.algorithms.autonovel import AutoNovel
 from asterism.algorithms.gal import Gal
 from asterism.algorithms.gm import Gm
 from asterism.algorithms.iic import Iic
 from asterism.algorithms.kmeans import Kmeans
 from asterism.algorithms.known import Known
+from asterism.algorithms.opencon import OpenCon
 from asterism.algorithms.orchestra import Orchestra
 from asterism.config import Section
 from asterism.flow import Flow
 from asterism.site import Task
 
-Method = Annotated[Gal | Kmeans | AutoNovel | Iic | Orchestra | Gm, Field(discriminator="name")]
+Method = Annotated[Gal | Kmeans | AutoNovel | Iic | Orchestra | Gm | OpenCon, Field(discriminator="name")]
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,12 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "iic": Algorithm(Iic, iic.novel_stage, {"iic": iic.train_locally}, several_stages=False),
     "orchestra": Algorithm(Orchestra, orchestra.novel_stage, orchestra.TASKS, several_stages=False),
     "gm": Algorithm(Gm, gm.novel_stage, {"gm": gm.train_locally}),
+    "opencon": Algorithm(
+        OpenCon,
+        opencon.novel_stage,
+        {"opencon": opencon.train_locally, "opencon-rows": opencon.send_rows},
+        several_stages=False,
+    ),
 }
 
 TASKS: Mapping[str, Task] = {

@@ -28,7 +28,7 @@ from asterism.algorithms.discover import Discovery
 from asterism.algorithms.labelled import given, labelled_draws
 from asterism.algorithms.local import Local, Setup, train_share
 from asterism.algorithms.screen import Screening
-from asterism.algorithms.stage import advanced, begun, training
+from asterism.algorithms.stage import advanced, begun, sent, training
 from asterism.companion import Companion, fresh
 from asterism.config import Section, with_preset
 from asterism.data.augment import two_views
@@ -81,7 +81,7 @@ def novel_stage(
     if state.round == 0:
         state = with_unit_rows(with_further_heads(state, p, setup), setup)
     while state.round < rounds:
-        total: Total = yield training(state, everyone, setup, rounds, "iic", p, sent(state))
+        total: Total = yield training(state, everyone, setup, rounds, "iic", p, sent(state, "joint"))
         state = with_unit_rows(advanced(state, total, everyone, setup, beta=p.beta), setup)
         yield state
     return released(state)
@@ -111,12 +111,6 @@ def with_unit_rows(state: State, setup: Setup) -> State:
 def novel_rows(state: State, setup: Setup) -> int:
     """How many rows the stage has added to the head."""
     return (len(state.tensors["parameters"]) - len(state.tensors["anchor"])) // setup.layout.features
-
-
-def sent(state: State) -> Tensors:
-    """What a client needs: the model, the FL algorithm's tensors, and the further heads where there are any."""
-    companion = {name: value for name, value in state.tensors.items() if name == "companion"}
-    return {**released(state, "joint").tensors, **companion}
 
 
 def further_heads(features: int, count: int) -> nn.Module:
