@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from asterism.algorithms.autonovel import AutoNovel
+from asterism.algorithms.gal import Gal
 from asterism.errors import AsterismError
 from asterism.estimators import Ppm
 from asterism.experiment import Experiment, builtin_names, dump, load
@@ -40,6 +42,7 @@ def test_builtins_have_the_papers_settings(name: str) -> None:
     assert len(e.novel) == len(e.split.novel)
     for novel in e.novel:
         gal, discovery, screening = novel.algorithm, novel.discovery, novel.screening
+        assert isinstance(gal, Gal)
         assert (novel.rounds, gal.tau, gal.beta) == (30, 0.07, 0.99)
         assert discovery.estimator == Ppm(steps=50)
         assert (screening.threshold, screening.filter) == (0.5, False)
@@ -74,3 +77,16 @@ def test_path_of_a_file_is_loaded(tmp_path: Path) -> None:
 def test_name_that_could_not_be_a_folder_is_refused(name: str) -> None:
     with pytest.raises(AsterismError):
         load("demo", {"name": name})
+
+
+def test_another_algorithm_begins_with_its_own_defaults() -> None:
+    novel = load("cifar100", ["novel.0.algorithm.name=autonovel", "novel.0.algorithm.preset=full"]).novel[0]
+    assert isinstance(novel.algorithm, AutoNovel)
+    assert novel.algorithm.consistency == 50
+    same = load("cifar100", ["novel.0.algorithm.name=gal"]).novel[0].algorithm
+    assert isinstance(same, Gal) and same.tau == 0.07
+
+
+def test_a_method_for_one_stage_is_refused_for_two() -> None:
+    with pytest.raises(AsterismError, match="autonovel is defined for one novel stage; for several take gal, kmeans"):
+        load("cifar100-two-stage", ["novel.1.algorithm.name=autonovel"])

@@ -15,6 +15,7 @@ from types import ModuleType
 import pytest
 
 import asterism
+from asterism.algorithms import ALGORITHMS
 from asterism.experiment import load
 from asterism.federated import FEDERATED
 
@@ -210,10 +211,12 @@ def test_settings_named_in_the_documentation_exist() -> None:
 
 
 def has_setting(section: object, keys: list[str]) -> bool:
-    """Whether a dotted key leads somewhere; the settings of any FL algorithm count."""
+    """Whether a dotted key leads somewhere; the settings of any FL algorithm and of any method count."""
     for position, key in enumerate(keys):
         if keys[:position] == ["federation", "algorithm"]:
             return any(key in algorithm.params.model_fields for algorithm in FEDERATED.values())
+        if keys[:position] == ["novel", "0", "algorithm"]:
+            return any(key in algorithm.params.model_fields for algorithm in ALGORITHMS.values())
         if key.isdigit() and isinstance(section, tuple):
             section = section[int(key)]
         elif hasattr(section, key):

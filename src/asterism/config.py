@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +19,17 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
 
+def with_preset(full: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """A validator of sections with the presets ``paper``, their defaults, and ``full``, which these settings are."""
+
+    def fill(given: Any) -> Any:
+        return {**full, **given} if isinstance(given, Mapping) and given.get("preset") == "full" else given
+
+    return fill
+
+
 S = TypeVar("S", bound=Section)
+CHOICES = (["algorithm"], ["estimator"])  # sections of which there are several, told apart by their name
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -77,6 +87,8 @@ def _put(tables: Any, keys: list[str], value: Any, *, where: str) -> None:
         if isinstance(tables, list) and (not isinstance(here, int) or here >= len(tables)):
             raise AsterismError(f"{key!r} is no item of a list of {len(tables)}", where=where, fix="items count from 0")
         if following is None:
+            if key == "name" and keys[-2:-1] in CHOICES and tables.get("name") != value:
+                tables.clear()  # another choice begins with its own defaults
             tables[here] = value
             return
         nested = tables[here] if isinstance(tables, list) else tables.setdefault(here, {})

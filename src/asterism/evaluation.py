@@ -7,6 +7,7 @@ the novel rows only. *Joint*, what a user of the model gets: one arg-max over ev
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, cast
 
 import numpy as np
@@ -17,11 +18,33 @@ from torch.nn.functional import normalize
 from asterism import metrics
 from asterism.data.augment import plain
 from asterism.flow import Options, Reply, State, Sum, Tensors
+from asterism.model import READING
 from asterism.site import Share, Site
 from asterism.worker import Worker
 
 Tables = Mapping[str, np.ndarray]
 Calibration = Literal["raw", "matched", "cosine"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a method reads its head where it is not by dot products alone.
+
+    ``bias`` (rows,) is added to them; ``joint`` (rows, d) is a head of its own for the joint reading.
+    """
+
+    bias: Tensor | None = None
+    joint: Tensor | None = None
+
+    @classmethod
+    def of(cls, tensors: Tensors, device: torch.device) -> Reading:
+        """The reading that a state's tensors ask for."""
+        found = (tensors.get(name) for name in READ_BY)
+        return cls(*(value if value is None else value.to(device) for value in found))
+
+
+READ_BY = ("bias", "joint")
+DOT_PRODUCTS = Reading()
 
 
 @torch.no_grad()
@@ -33,7 +56,8 @@ def count_tables(
     classes: int,
     rows: int,
     calibration: Calibration = "raw",
-    batch: int = 1024,
+    reading: Reading = DOT_PRODUCTS,
+    batch: int = READING,
 ) -> dict[str, Tensor]:
     """Float tables of counts: ``known`` (C_L × C_L), ``novel`` (C_U × novel rows), ``joint`` (C × rows).
 
@@ -45,8 +69,8 @@ def count_tables(
     for chosen in torch.split(labelled(share), batch):
         targets = share.targets[chosen]
         z, prototypes = worker.network.represent(plain(share.images.pixels[chosen])), worker.network.prototypes[:rows]
-        logits = z @ prototypes.T
-        _count(tables["joint"], targets, calibrated(z, prototypes, known, calibration))
+        logits = biased(z, prototypes, reading)
+        _count(tables["joint"], targets, calibrated(z, prototypes, known, calibration, reading))
         is_known = targets < known
         _count(tables["known"], targets[is_known], logits[is_known, :known])
         _count(tables["novel"], targets[~is_known] - known, logits[~is_known, known:])
@@ -62,15 +86,29 @@ def empty_tables(known: int, classes: int, rows: int) -> dict[str, Tensor]:
     }
 
 
-def calibrated(z: Tensor, prototypes: Tensor, known: int, calibration: Calibration) -> Tensor:
+def biased(z: Tensor, prototypes: Tensor, reading: Reading) -> Tensor:
+    """Dot products (n, rows), with the bias of the reading where it has one."""
+    logits = z @ prototypes.T
+    return logits if reading.bias is None else logits + reading.bias
+
+
+def calibrated(
+    z: Tensor,
+    prototypes: Tensor,
+    known: int,
+    calibration: Calibration,
+    reading: Reading = DOT_PRODUCTS,
+) -> Tensor:
     """Logits by which known and novel rows compete: as they are, with matched norms, or as cosines.
 
     Novel rows start as centroids of representations, which are several times as long as known rows: compared as
-    they are, one side wins almost everything.
+    they are, one side wins almost everything. A joint head of its own was trained over all classes: it needs none.
     """
+    if reading.joint is not None:
+        return z @ reading.joint.T
     if calibration == "cosine":
         return normalize(z, dim=1) @ normalize(prototypes, dim=1).T
-    logits = z @ prototypes.T
+    logits = biased(z, prototypes, reading)
     if calibration == "raw" or len(prototypes) == known:
         return logits
     norms = prototypes.norm(dim=1)
@@ -99,7 +137,10 @@ def evaluate(site: Site, tensors: Tensors, options: Options) -> Reply:
     site.worker.load(tensors)
     known, classes, rows = (int(options[name]) for name in ("known", "classes", "rows"))
     calibration = cast(Calibration, options["calibration"])
-    tables = count_tables(site.worker, share, known=known, classes=classes, rows=rows, calibration=calibration)
+    tables = count_tables(
+        site.worker, share, known=known, classes=classes, rows=rows, calibration=calibration,
+        reading=Reading.of(tensors, site.worker.device),
+    )  # fmt: skip
     return Reply(tables, metrics={"samples": float(images)})
 
 
@@ -107,7 +148,8 @@ def ask_evaluation(
     state: State, participants: tuple[str, ...], known: int, classes: int, calibration: Calibration = "raw"
 ) -> Sum:
     """The ask by which a real federation evaluates a state; its total holds the summed tables."""
-    model = {name: state.tensors[name] for name in ("parameters", "buffers", "counters")}
+    needed = ("parameters", "buffers", "counters", *READ_BY)
+    model = {name: state.tensors[name] for name in needed if name in state.tensors}
     options: Options = {
         "stage": state.stage,
         "known": known,
@@ -123,7 +165,10 @@ def measure(
 ) -> Tables:
     """Count tables of a state on test images, as NumPy."""
     worker.load(state.tensors)
-    tables = count_tables(worker, test, known=known, classes=classes, rows=len(state.classes), calibration=calibration)
+    tables = count_tables(
+        worker, test, known=known, classes=classes, rows=len(state.classes), calibration=calibration,
+        reading=Reading.of(state.tensors, worker.device),
+    )  # fmt: skip
     return {name: table.cpu().numpy() for name, table in tables.items()}
 
 

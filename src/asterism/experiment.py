@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from asterism.algorithms import ALGORITHMS, Method
 from asterism.algorithms.discover import Discovery
 from asterism.algorithms.gal import Gal
 from asterism.algorithms.known import Known
@@ -32,7 +33,7 @@ class Novel(Section):
     rounds: Annotated[int, Field(ge=1)] = 30
     screening: Screening = Screening()
     discovery: Discovery = Discovery()
-    algorithm: Gal = Gal()
+    algorithm: Method = Gal()
     absent: tuple[str, ...] = ()  # participants who take no part in this stage
 
 
@@ -86,6 +87,10 @@ class Experiment(Section):
             raise ValueError(
                 f"{len(self.novel)} novel stages, but split.novel gives classes to {len(self.split.novel)}"
             )
+        single = [n.algorithm.name for n in self.novel if not ALGORITHMS[n.algorithm.name].several_stages]
+        if single and len(self.novel) > 1:
+            several = [name for name, a in ALGORITHMS.items() if a.several_stages and name != "known"]
+            raise ValueError(f"{single[0]} is defined for one novel stage; for several take {', '.join(several)}")
         if self.federation.quorum > self.federation.clients:
             raise ValueError(
                 f"federation.quorum = {self.federation.quorum} can never be met by {self.federation.clients} clients"

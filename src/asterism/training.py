@@ -11,6 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from asterism.companion import Companion
 from asterism.config import Section
 from asterism.graphs import Replayed
 from asterism.model import compiled
@@ -38,6 +39,11 @@ def learning_rate(train: Train, round: int, rounds: int) -> float:
         return train.lr
     done = (round - train.warmup) / max(1, rounds - train.warmup)
     return train.lr * (1 + math.cos(math.pi * done)) / 2
+
+
+def ramp_up(progress: float) -> float:
+    """exp(−5(1 − t)²), by which a loss that trusts predictions comes in; 1 from ``progress`` t = 1 on."""
+    return math.exp(-5 * (1 - min(1.0, progress)) ** 2)
 
 
 @dataclass(frozen=True)
@@ -91,22 +97,35 @@ class Fitted:
 class Program:
     """One local step, with all that it reads and writes in tensors that keep their place."""
 
-    def __init__(self, worker: Worker, share: Share, step: Step, term: Term, train: Train, frozen_rows: int) -> None:
-        self.worker, self.step, self.term = worker, step, term
+    def __init__(
+        self,
+        worker: Worker,
+        share: Share,
+        step: Step,
+        term: Term,
+        train: Train,
+        frozen_rows: int,
+        companion: Companion | None,
+    ) -> None:
+        self.worker, self.step, self.term, self.companion = worker, step, term, companion
         self.pixels, self.targets = share.images.pixels, share.targets
         self.momentum = train.momentum if term.momentum is None else term.momentum
-        self.weight_decay, self.fixed = train.weight_decay, worker.fixed(frozen_rows)
+        self.weight_decay = train.weight_decay
         self.descend = compiled(descend) if worker.speed.compiled else descend
-        self.velocity = torch.zeros_like(worker.parameters)
+        self.descents = [_descent(worker.parameters, worker.gradient, worker.fixed(frozen_rows))]
+        if companion is not None:
+            self.descents.append(_descent(companion.parameters, companion.gradient, ()))
         self.lr = torch.zeros((), device=worker.device)
         self.sums: dict[str, Tensor] = {}
         replays = worker.speed.graphs and worker.device.type == "cuda"
-        self.run: Callable[[Tensor], None] = Replayed(self, worker.generators.values()) if replays else self
+        searched = train.batch if worker.speed.search else 0
+        generators = worker.generators.values()
+        self.run: Callable[[Tensor], None] = Replayed(self, generators, searched) if replays else self
 
     def begin(self, lr: float) -> None:
         """Makes ready for another client's round."""
         self.lr.fill_(lr)
-        for value in (self.velocity, *self.sums.values()):
+        for value in (*(velocity for _, _, velocity, _ in self.descents), *self.sums.values()):
             value.zero_()
 
     def __call__(self, chosen: Tensor) -> None:
@@ -114,15 +133,21 @@ class Program:
         worker = self.worker
         batch = self.step(self.pixels[chosen], self.targets[chosen])
         loss = batch.loss if self.term.loss is None else batch.loss + self.term.loss(batch)
-        worker.differentiate(loss)
+        worker.differentiate(loss, self.companion)
         with torch.no_grad():
             if self.term.correct is not None:
                 self.term.correct(worker.gradient, worker.parameters)
-            self.descend(
-                worker.parameters, worker.gradient, self.velocity, self.lr, self.momentum, self.weight_decay, self.fixed
-            )
+            for vector, gradient, velocity, fixed in self.descents:
+                self.descend(vector, gradient, velocity, self.lr, self.momentum, self.weight_decay, fixed)
             for name, value in {"loss": loss, **batch.monitors}.items():
                 self.sums.setdefault(name, torch.zeros_like(value)).add_(value)
+
+
+Descent = tuple[Tensor, Tensor, Tensor, Sequence[tuple[int, int]]]  # vector, gradient, velocity, what must not move
+
+
+def _descent(vector: Tensor, gradient: Tensor, fixed: Sequence[tuple[int, int]]) -> Descent:
+    return vector, gradient, torch.zeros_like(vector), fixed
 
 
 def fit(
@@ -136,6 +161,7 @@ def fit(
     term: Term | None = None,
     frozen_rows: int = 0,
     batch_statistics: bool = True,
+    companion: Companion | None = None,
     program: str | None = None,
 ) -> Fitted:
     """Trains the worker's network on a share by SGD; the first ``frozen_rows`` head rows keep their bits.
@@ -150,6 +176,7 @@ def fit(
         term: what the FL algorithm adds.
         frozen_rows: head rows that must not move.
         batch_statistics: without, normalisation layers stay as they are and use their running statistics.
+        companion: a module that is trained beside the network.
         program: a name of all that step and term compute. With one, a worker that replays graphs goes on with the
             step it has of that name; the new step only fills the tensors that are held for it.
     """
@@ -158,7 +185,7 @@ def fit(
     batch_statistics = batch_statistics and len(share) > 1
     made = step()
     name = None if program is None else (program, term.variant, batch_statistics, share.images.pixels.data_ptr())
-    work = _program(worker, name, lambda: Program(worker, share, made, term, train, frozen_rows))
+    work = _program(worker, name, lambda: Program(worker, share, made, term, train, frozen_rows, companion))
     work.begin(lr)
     steps = images = 0
     with worker.training(batch_statistics):

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from asterism.companion import Build, Companion
 from asterism.errors import AsterismError
 from asterism.model import HEAD, PLAIN, Architecture, Layout, Network, Speed, network
 from asterism.seeds import number
@@ -23,15 +25,20 @@ class Worker:
     """One network on one device, its state laid out flat; participants take turns with it."""
 
     def __init__(
-        self, build: Callable[[int], Network], rows: int, device: torch.device | str = "cpu", speed: Speed = PLAIN
+        self,
+        build: Callable[[int], Network],
+        rows: int,
+        device: torch.device | str = "cpu",
+        speed: Speed = PLAIN,
+        lane: int = 0,
     ) -> None:
-        self._build, self.speed = build, speed
+        self._build, self.speed, self._lane = build, speed, lane
         self.device = torch.device(device)
         self._twins: dict[str, Worker] = {}
+        self._companions: dict[str, Companion] = {}
         self._held: dict[str, Tensor] = {}
         self.generators: dict[str, torch.Generator] = {}
         self.programs: dict[object, Any] = {}  # local steps to be used again, until the layout changes
-        self._stream: torch.cuda.Stream | None = None
         self._lay_out(build(rows))
 
     @classmethod
@@ -43,13 +50,15 @@ class Worker:
         seed: int,
         device: str = "cpu",
         speed: Speed = PLAIN,
+        lane: int = 0,
     ) -> Worker:
-        """A worker with the freshly initialised network of a run."""
-        return cls(lambda n: network(architecture, shape, n, seed), rows, device, speed)
+        """A worker with the freshly initialised network of a run; those that work at once differ in ``lane``."""
+        return cls(lambda n: network(architecture, shape, n, seed), rows, device, speed, lane)
 
     def _lay_out(self, net: Network) -> None:
         self.programs.clear()
         self.network = net.to(self.device)
+        self.network.speed = self.speed.at_rest
         named = dict(net.named_parameters())
         named[HEAD] = named.pop(HEAD)  # last, so that a new row is an appended one
         if any(p.dtype != torch.float32 for p in named.values()):
@@ -100,12 +109,16 @@ class Worker:
             "counters": self.counters.clone(),
         }
 
-    def differentiate(self, loss: Tensor) -> None:
+    def differentiate(self, loss: Tensor, companion: Companion | None = None) -> None:
         """``gradient`` holds the gradient of ``loss``; zeros where it does not reach or nothing is to be trained."""
         trained = [p for p in self._named if p.requires_grad]
-        found = iter(torch.autograd.grad(loss, trained, materialize_grads=True))
+        beside = () if companion is None else companion.named
+        gradients = torch.autograd.grad(loss, [*trained, *beside], materialize_grads=True)
+        found = iter(gradients)
         pieces = [_line(next(found) if p.requires_grad else torch.zeros_like(p)) for p in self._named]
         torch._foreach_copy_(self._pieces, pieces)
+        if companion is not None:
+            companion.receive(gradients[len(trained) :])
 
     def fixed(self, frozen_rows: int) -> list[tuple[int, int]]:
         """The ranges of the parameter vector that training must not move: the first head rows, frozen backbones."""
@@ -113,7 +126,8 @@ class Worker:
         for parameter in self._named:
             end = start + parameter.numel()
             if not parameter.requires_grad:
-                ranges.append((start, end))
+                begin = ranges.pop()[0] if ranges and ranges[-1][1] == start else start
+                ranges.append((begin, end))
             start = end
         start = self.layout.extractor_size
         return [*ranges, (start, start + frozen_rows * self.layout.features)] if frozen_rows else ranges
@@ -139,27 +153,55 @@ class Worker:
             self._twins[purpose].network.speed = self.speed
         return self._twins[purpose]
 
+    def companion(self, name: str, build: Build) -> Companion:
+        """The module of this name that trains beside the network, kept for the next time it is asked for."""
+        if name not in self._companions:
+            self._companions[name] = Companion(build(), self.device)
+        return self._companions[name]
+
     @contextmanager
     def turn(self) -> Iterator[None]:
         """A participant's turn: on a GPU the worker computes on a stream of its own, and is done when the turn ends."""
         if self.device.type != "cuda":
             yield
             return
-        self._stream = self._stream or torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        self._stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self._stream):
+        own = stream(self.device, self._lane)
+        own.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(own):
             yield
-        self._stream.synchronize()
+        own.synchronize()
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """The extractor is not trained: its parameters keep their bits, and no gradient is computed for them."""
+        trained = [p for p in self.network.extractor.parameters() if p.requires_grad]
+        for parameter in trained:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in trained:
+                parameter.requires_grad_(True)
 
     @contextmanager
     def training(self, batch_statistics: bool) -> Iterator[None]:
-        """The network computes as fast as the worker may, with or without statistics of the batch."""
+        """The network computes as fast as the worker may in training, with or without statistics of the batch."""
         self.network.train(batch_statistics)
         self.network.speed = self.speed
         try:
             yield
         finally:
-            self.network.speed = PLAIN
+            self.network.speed = self.speed.at_rest
+
+
+@cache
+def stream(device: torch.device, lane: int) -> torch.cuda.Stream:
+    """The stream of a lane, the same for all runs of a process.
+
+    torch hands out 32 streams a device, and after that the same ones again: with new ones for every run, one worker
+    would in the end compute on the stream that another is capturing a graph of.
+    """
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _shapes(named: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from asterism.algorithms.local import Setup
 from asterism.flow import State, Tensors
-from asterism.model import grow
+from asterism.model import fitted, grow
 
 MODEL = ("parameters", "buffers", "counters")
 Anchor = Literal["fixed", "previous"]  # θ^L of Eq. 10: m^L, or the model the round began with
@@ -34,6 +34,9 @@ def grown(state: State, rows: Tensor, setup: Setup) -> State:
     parameters = state.tensors["parameters"]
     anchors = {"anchor": parameters, "anchor_buffers": state.tensors["buffers"]}
     tensors = {**state.tensors, **anchors, "parameters": grow(parameters, rows)}
+    tensors.pop("joint", None)  # of a method that read the classes of an earlier stage by a head of their own
+    if "bias" in tensors:
+        tensors["bias"] = fitted(tensors["bias"], len(classes))
     return replace(state, tensors=tensors, classes=classes, layout=setup.layout.with_rows(len(classes)).id)
 
 
@@ -72,6 +75,7 @@ def ema(anchor: Tensor, trained: Tensor, beta: float) -> Tensor:
     return torch.lerp(anchor, trained, 1 - beta)
 
 
-def released(state: State) -> State:
-    """The state without its anchor, as a stage leaves it."""
-    return replace(state, tensors={k: v for k, v in state.tensors.items() if not k.startswith("anchor")})
+def released(state: State, *more: str) -> State:
+    """The state without its anchor, its companion and what ``more`` a method drops, as a stage leaves it."""
+    gone = ("anchor", "anchor_buffers", "companion", *more)
+    return replace(state, tensors={name: value for name, value in state.tensors.items() if name not in gone})

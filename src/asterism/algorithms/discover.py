@@ -20,12 +20,14 @@ from asterism.algorithms.local import Setup
 from asterism.algorithms.represent import represented
 from asterism.config import Section
 from asterism.errors import AsterismError
-from asterism.estimators import ESTIMATORS, Pool, Ppm, PpmExact
+from asterism.estimators import ESTIMATORS, AnyEstimator, Pool, Ppm
 from asterism.flow import Answers, Ask, Collect, Options, Reply, State, Sum, Tensors, Total
 from asterism.memory import novel_share
 from asterism.prototypes import global_prototypes, lloyd_step, local_prototypes, moved
 from asterism.seeds import generator, number
 from asterism.site import Share, Site
+
+Initial = Literal["prototypes", "random"]
 
 
 class Discovery(Section):
@@ -33,15 +35,31 @@ class Discovery(Section):
 
     clusters: Annotated[int, Field(ge=0)] = 0  # local prototypes per participant; 0: one per head row, C^L
     floor: Annotated[int, Field(ge=0)] = 0  # least images behind a prototype that leaves a site
-    estimator: Annotated[Ppm | PpmExact, Field(discriminator="name")] = Ppm()
+    estimator: AnyEstimator = Ppm()
     classes: Annotated[int, Field(ge=1)] | None = None  # C^U where it is given instead of estimated
     weighted: bool = False  # prototypes count by the size of their cluster
     lloyd_rounds: Annotated[int, Field(ge=0)] = 0  # of exact federated K-means after the merge
-    initial: Literal["prototypes", "random"] = "prototypes"  # random: the paper's ablation without init
+    initial: Initial | None = None  # "+init" or without it; None: as the method does
 
 
-def discover(state: State, everyone: Sequence[str], p: Discovery, setup: Setup) -> Generator[Ask, Any, State]:
-    """The state with its head grown by the global prototypes; comments name the lines of Algorithm 1."""
+def discover(
+    state: State, everyone: Sequence[str], p: Discovery, setup: Setup, initial: Initial = "prototypes"
+) -> Generator[Ask, Any, State]:
+    """The state with its head grown by one row a new class; comments name the lines of Algorithm 1.
+
+    Rows begin as the global prototypes, or at random where the settings or else the method (``initial``) say so. No
+    prototype leaves a site that neither the count nor the rows need.
+    """
+    at_random = (p.initial or initial) == "random"
+    rng = generator(setup.seed, "random rows", state.stage)
+    if at_random and p.classes:
+        return grown(state, random_rows(p.classes, setup.layout.features, rng), setup)
+    rows = yield from global_rows(state, everyone, p, setup)
+    return grown(state, random_rows(len(rows), setup.layout.features, rng) if at_random else rows, setup)
+
+
+def global_rows(state: State, everyone: Sequence[str], p: Discovery, setup: Setup) -> Generator[Ask, Any, Tensor]:
+    """The global prototypes (count, d): Potential Prototype Merge."""
     options: Options = {
         "stage": state.stage,
         "clusters": p.clusters or len(state.classes),
@@ -50,16 +68,15 @@ def discover(state: State, everyone: Sequence[str], p: Discovery, setup: Setup) 
     }
     answers: Answers = yield Collect(tuple(everyone), "prototypes", model(state), state.version, options)  # 1-4
     pool, sizes = pooled(answers)  # 6
-    count = p.classes or ESTIMATORS[p.estimator.name].count(Pool.of(pool, sizes), p.estimator).count  # 7-13
+    known = setup.layout.with_rows(len(state.classes)).head(state.tensors["parameters"]).cpu().numpy()
+    everything = Pool.of(pool, sizes, known=known, seed=number(setup.seed, "estimate", state.stage))
+    count = p.classes or ESTIMATORS[p.estimator.name].count(everything, p.estimator).count  # 7-13
     seed = number(setup.seed, "global prototypes", state.stage)
     weights = sizes if p.weighted else None
     rows = torch.from_numpy(global_prototypes(pool, min(count, len(pool)), seed=seed, weights=weights))  # 14
     for _ in range(p.lloyd_rounds):
         rows = yield from lloyd_round(state, everyone, rows)
-    rows = rows.float()
-    if p.initial == "random":
-        rows = random_rows(rows, generator(setup.seed, "random rows", state.stage))
-    return grown(state, rows, setup)
+    return rows.float()
 
 
 def lloyd_round(state: State, everyone: Sequence[str], rows: Tensor) -> Generator[Ask, Any, Tensor]:
@@ -85,10 +102,10 @@ def pooled(answers: Answers) -> tuple[np.ndarray, np.ndarray]:
     return pool, np.concatenate([tensors["sizes"].cpu().numpy() for tensors in found])
 
 
-def random_rows(rows: Tensor, rng: torch.Generator) -> Tensor:
-    """Rows as a freshly made linear layer would have them, as many as ``rows``."""
-    bound = rows.shape[1] ** -0.5
-    return torch.empty_like(rows).uniform_(-bound, bound, generator=rng)
+def random_rows(count: int, features: int, rng: torch.Generator) -> Tensor:
+    """Rows as a freshly made linear layer would have them."""
+    bound = features**-0.5
+    return torch.empty(count, features).uniform_(-bound, bound, generator=rng)
 
 
 def send_prototypes(site: Site, tensors: Tensors, options: Options) -> Reply:

@@ -11,25 +11,26 @@ Departures (docs/departures.md): the server takes the EMA after averaging, which
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
-from asterism.algorithms.anchor import Anchor, frozen_rows, merged, released
-from asterism.algorithms.discover import Discovery, discover
+from asterism.algorithms.anchor import Anchor, released
+from asterism.algorithms.discover import Discovery
+from asterism.algorithms.labelled import labelled_draws
 from asterism.algorithms.local import Local, Setup, train_share
 from asterism.algorithms.remember import Remember, remembering
-from asterism.algorithms.screen import Screening, screening_flow
+from asterism.algorithms.screen import Screening
+from asterism.algorithms.stage import advanced, begun, training
 from asterism.config import Section
 from asterism.data.augment import augment
-from asterism.federated import FEDERATED
-from asterism.flow import Flow, Options, Reply, State, Sum, Tensors, Total
+from asterism.flow import Flow, Options, Reply, State, Tensors, Total
 from asterism.losses import pairwise_loss, same_ranking, semantic_weighted_loss, semantic_weights
-from asterism.memory import novel_share
+from asterism.memory import novel_share, pseudo_labelled
 from asterism.site import Site
 from asterism.training import Batch, Step
 
@@ -48,6 +49,8 @@ class Gal(Section):
     loss: Literal["swl", "bce"] = "swl"  # bce: the pairwise loss of Eq. 11
     forgetting: Literal["ema", "distillation"] = "ema"
     remember: Remember = Remember()  # of distillation
+    pseudo: Annotated[float, Field(ge=0)] = 1.0  # weight of cross entropy on images that screening took for known
+    confidence: Annotated[float, Field(ge=0, le=1)] = 0.0  # the least of them that count
 
     @property
     def held(self) -> float:
@@ -66,24 +69,13 @@ def novel_stage(
     screening: Screening,
     met: int | None = None,
 ) -> Flow:
-    """Novel class learning; comments name the lines of Algorithm 1.
-
-    ``met``: true classes of earlier stages, by which a simulation counts what screening found.
-    """
-    algorithm = FEDERATED[setup.federation.algorithm.name]
-    if "anchor" not in state.tensors:
-        yield from screening_flow(state, everyone, screening, seed=setup.seed, known=len(state.classes), met=met)
-        state = yield from discover(state, everyone, discovery, setup)  # 1-14
-        yield state
+    """Novel class learning; comments name the lines of Algorithm 1."""
+    state = yield from begun(state, everyone, setup, discovery, screening, initial="prototypes", met=met)  # 1-14
     while state.round < rounds:  # 15
-        clients = setup.clients(everyone, state)  # 16
-        options = {**setup.order(state, rounds, p), "frozen": frozen_rows(state, setup)}
-        total: Total = yield Sum(clients, "gal", sent(state, p), state.version, options)  # 17-20
-        averaged = algorithm.update(state, total, len(everyone))  # 21
-        tensors = merged(  # 19, EMA
-            state, averaged, setup, beta=p.held, anchor=p.anchor, batch_statistics=p.batch_statistics
+        total: Total = yield training(state, everyone, setup, rounds, "gal", p, sent(state, p))  # 16-20
+        state = advanced(  # 21, and EMA of 19
+            state, total, everyone, setup, beta=p.held, anchor=p.anchor, batch_statistics=p.batch_statistics
         )
-        state = replace(state, tensors=tensors, round=state.round + 1)
         yield state  # 22
     return released(state)
 
@@ -103,7 +95,8 @@ def train_locally(site: Site, tensors: Tensors, options: Options) -> Reply:
         local,
         novel_share(site, local.stage),
         lambda: novel_step(site, local, p, tensors, frozen),
-        program=f"gal {options['method']}",
+        # With and without images taken for known, the step is another.
+        program=f"gal {options['method']} {len(pseudo_labelled(site, local.stage, p.confidence)) > 0}",
         frozen_rows=frozen,
         batch_statistics=p.batch_statistics,
         kept=1 - p.held,
@@ -115,6 +108,7 @@ def novel_step(site: Site, local: Local, p: Gal, tensors: Tensors, frozen: int) 
     network = site.worker.network
     rng = site.worker.generator(local.seed, "augment", local.stage, local.round, site.name)
     held = remembering(site, local, p.remember, tensors, frozen) if p.forgetting == "distillation" else None
+    known = pseudo_labels(site, local, p)
 
     def step(pixels: Tensor, targets: Tensor) -> Batch:
         images = augment(pixels, local.augment, rng)
@@ -122,9 +116,26 @@ def novel_step(site: Site, local: Local, p: Gal, tensors: Tensors, frozen: int) 
         loss = network.speed.of(novel_loss, len(z))(z, rows, p)
         if held is not None:
             loss = loss + held(images, z)
+        if known is not None:
+            loss = loss + known(len(images))
         return Batch(images, z, loss, network.speed.of(monitors, len(z))(z, rows, p.tau))
 
     return step
+
+
+def pseudo_labels(site: Site, local: Local, p: Gal) -> Callable[[int], Tensor] | None:
+    """The paper's GAL-mixture: cross entropy on so many images that screening took for known, where there are any."""
+    network = site.worker.network
+    rng = site.worker.generator(local.seed, "pseudo-labelled", local.stage, local.round, site.name)
+    draw = labelled_draws(site, pseudo_labelled(site, local.stage, p.confidence), rng)
+    if draw is None or p.pseudo == 0:
+        return None
+
+    def loss(count: int) -> Tensor:
+        pixels, labels = draw(count)
+        return p.pseudo * cross_entropy(network(augment(pixels, local.augment, rng)), labels)
+
+    return loss
 
 
 def novel_loss(z: Tensor, rows: Tensor, p: Gal) -> Tensor:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from asterism.companion import Companion
 from asterism.config import Section
 from asterism.data.settings import Augment
 from asterism.federated import FEDERATED, Federation
@@ -26,7 +27,13 @@ class Local(Section):
     seed: int
     stage: str
     round: int
+    rounds: int
     lr: float
+
+    @property
+    def progress(self) -> float:
+        """The share of the stage's rounds that are done, from 0 in the first to nearly 1 in the last."""
+        return self.round / self.rounds
 
     @property
     def lasting(self) -> str:
@@ -57,6 +64,7 @@ class Setup:
             seed=self.seed,
             stage=state.stage,
             round=state.round,
+            rounds=rounds,
             lr=learning_rate(self.train, state.round, rounds),
         )
         return {"local": local.model_dump_json(), "method": method.model_dump_json()}
@@ -78,6 +86,8 @@ def train_share(
     program: str,
     frozen_rows: int = 0,
     batch_statistics: bool = True,
+    companion: Companion | None = None,
+    more: Callable[[], Tensors] = dict,
     kept: float = 1.0,
 ) -> Reply:
     """One client's round: the sent model trained on a share, or weight 0 from a client that has no images.
@@ -91,11 +101,15 @@ def train_share(
         program: tells apart what else the step computes: its method and settings.
         frozen_rows: head rows that must not move.
         batch_statistics: whether normalisation layers follow the share.
+        companion: a module to train beside the network; the sent tensor of that name is its vector.
+        more: further tensors to send once the round is done.
         kept: the share of the extractor's movement that the server will not draw back.
     """
     if len(share) == 0:
         return Reply({}, weight=0.0)
     site.worker.load(tensors)
+    if companion is not None:
+        companion.load(tensors["companion"])
     algorithm = local.federation.algorithm
     term = FEDERATED[algorithm.name].start(site, tensors, algorithm, kept)
     fitted = fit(
@@ -108,8 +122,11 @@ def train_share(
         term=term,
         frozen_rows=frozen_rows,
         batch_statistics=batch_statistics,
+        companion=companion,
         program=f"{local.lasting} {frozen_rows} {program}",
     )
-    sent = {**site.worker.take(), **term.finish(site.worker, fitted.steps, local.lr)}
+    sent = {**site.worker.take(), **term.finish(site.worker, fitted.steps, local.lr), **more()}
+    if companion is not None:
+        sent["companion"] = companion.take()
     weight = float(len(share)) if local.federation.weighting == "size" else 1.0
     return Reply(sent, weight, {**fitted.metrics, "samples": float(len(share))})

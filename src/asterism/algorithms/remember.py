@@ -14,6 +14,7 @@ from asterism.algorithms.local import Local
 from asterism.config import Section
 from asterism.flow import Tensors
 from asterism.losses import distillation_loss
+from asterism.model import Network
 from asterism.site import Site
 
 
@@ -26,21 +27,26 @@ class Remember(Section):
     deviation: Annotated[float, Field(ge=0)] = 0.1  # of those features around their prototype, by its norm
 
 
+def anchored(site: Site, tensors: Tensors) -> Network:
+    """A second network in eval mode: the anchor, the model that the stage began with."""
+    teacher = site.worker.twin("teacher")
+    teacher.load({**tensors, "parameters": tensors["anchor"], "buffers": tensors["anchor_buffers"]})
+    return teacher.network.eval()
+
+
 def remembering(
     site: Site, local: Local, p: Remember, tensors: Tensors, frozen: int
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """The loss that keeps a client's known logits near those of the anchor and novel rows off known prototypes."""
-    teacher = site.worker.twin("teacher")
-    teacher.load({**tensors, "parameters": tensors["anchor"], "buffers": tensors["anchor_buffers"]})
-    teacher.network.eval()
+    teacher = anchored(site, tensors)
     network, device = site.worker.network, site.worker.device
-    prototypes = teacher.network.prototypes.detach()[:frozen]
+    prototypes = teacher.prototypes.detach()[:frozen]
     classes = torch.arange(frozen, device=device)
     rng = site.worker.generator(local.seed, "replay", local.stage, local.round, site.name)
 
     def loss(images: Tensor, z: Tensor) -> Tensor:
         with torch.no_grad():
-            target = teacher.network(images)[:, :frozen]
+            target = teacher(images)[:, :frozen]
         kept = distillation_loss(z @ network.prototypes[:frozen].T, target, p.temperature)
         spread = p.deviation * prototypes.norm(dim=1, keepdim=True) / prototypes.shape[1] ** 0.5
         noise = torch.randn(prototypes.shape, generator=rng, device=device)

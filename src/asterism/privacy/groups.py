@@ -17,14 +17,25 @@ from asterism.errors import AsterismError
 from asterism.flow import Ask, Options, Reply, Tensors
 
 SIZES, COUNTS = "sizes", "counts"
+TABLES = ("evaluate",)  # tasks whose rows are counts of images, not means of them
 WITHHELD = "withheld"  # rows that a reply leaves out
 
 
-def smallest_group(tensors: Tensors, samples: float | None = None) -> int | None:
+def smallest_group(ask: Ask, reply: Reply) -> int | None:
     """Images behind the row that has the fewest; all of the site's where a reply has no rows; None if unknown."""
-    behind = [value[value > 0] for name, value in tensors.items() if name in (SIZES, COUNTS) and value.ndim == 1]
+    behind = [value[value > 0] for name, value in reply.tensors.items() if name in (SIZES, COUNTS) and value.ndim == 1]
     least = [int(value.min()) for value in behind if len(value)]
-    return min(least) if least else None if samples is None else int(samples)
+    if least:
+        return min(least)
+    samples = None if unsized(ask, reply) else reply.metrics.get("samples")
+    return None if samples is None else int(samples)
+
+
+def unsized(ask: Ask, reply: Reply) -> list[str]:
+    """Names of tensors with rows of which nobody says how many images are behind each."""
+    if ask.task in TABLES or {SIZES, COUNTS} & reply.tensors.keys():
+        return []
+    return [n for n, v in reply.tensors.items() if v.ndim > 1 and v.is_floating_point() and n not in ask.tensors]
 
 
 def raised(options: Options, floor: int) -> Options:
@@ -39,7 +50,16 @@ class Floor:
         self._floor = floor
 
     def __call__(self, site: str, ask: Ask, reply: Reply) -> Reply:
-        """The reply without those rows: single rows are left out, rows of sums are zeros."""
+        """The reply without those rows: single rows are left out, rows of sums are zeros.
+
+        Rows that do not tell their numbers are not let out at all.
+        """
+        if self._floor and (rows := unsized(ask, reply)):
+            raise AsterismError(
+                f"task {ask.task!r} would send {', '.join(rows)} without the number of images behind each row",
+                where="floor",
+                fix="choose another method, or allow it with floor = 0 in site.toml",
+            )
         for name, hold in ((SIZES, _left_out), (COUNTS, _zeroed)):
             behind = reply.tensors.get(name)
             if behind is None or behind.ndim != 1:

@@ -28,7 +28,7 @@ class Ledger:
             "at": self._now(), "site": site, "stage": ask.version.stage, "round": ask.version.round, "task": ask.task,
             "tensors": tensors, "bytes": sum(value.nbytes for value in reply.tensors.values()),
             "samples": reply.metrics.get("samples"),
-            "smallest_group": smallest_group(reply.tensors, reply.metrics.get("samples")),
+            "smallest_group": smallest_group(ask, reply),
             "withheld": int(reply.metrics.get(WITHHELD, 0)), "before": self._before,
         })  # fmt: skip
         self._before = digest(line.encode())

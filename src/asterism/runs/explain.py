@@ -23,7 +23,7 @@ from asterism.algorithms.discover import Discovery
 from asterism.algorithms.represent import represented
 from asterism.errors import AsterismError
 from asterism.estimation import estimate
-from asterism.evaluation import calibrated
+from asterism.evaluation import Reading, calibrated
 from asterism.experiment import Novel
 from asterism.files import write_json
 from asterism.flow import State
@@ -89,7 +89,7 @@ def explain(folder: Path, simulation: Simulation, state: State, stage: str) -> N
     explained = {
         "format": FORMAT,
         "stage": stage,
-        "estimate": _estimate(pool, novel, number(simulation.experiment.seed, "explained estimate", stage)),
+        "estimate": _estimate(pool, novel, found.rows[: found.before], simulation.experiment.seed, stage),
         **_map(pool, found, begin),
         "exemplars": list(_exemplars(found)),
     }
@@ -143,7 +143,8 @@ def _found(simulation: Simulation, state: State, stage: str, layout: str) -> Fou
     z = represented(simulation.worker, share)
     rows = simulation.worker.network.prototypes[: len(state.classes)].detach()
     known = len(simulation.stages[0].classes)
-    logits = calibrated(z, rows, known, simulation.experiment.evaluation.calibration)
+    calibration = simulation.experiment.evaluation.calibration
+    logits = calibrated(z, rows, known, calibration, Reading.of(state.tensors, z.device))
     brought = next(len(s.classes) for s in simulation.stages if s.name == stage)
     return Found(
         share=share,
@@ -159,11 +160,20 @@ def _found(simulation: Simulation, state: State, stage: str, layout: str) -> Fou
     )
 
 
-def _estimate(pool: Pool, novel: Novel, seed: int) -> dict[str, Any] | None:
+def _estimate(pool: Pool, novel: Novel, known: Floats, seed: int, stage: str) -> dict[str, Any] | None:
     """What the stage's estimator makes of the pool, also where the number was given; None of a pool it refuses."""
-    method = novel.discovery.estimator.name
+    settings = novel.discovery.estimator
     try:
-        explained = estimate(pool.centres, participants=pool.sites, prototypes=True, method=method, seed=seed)
+        explained = estimate(
+            pool.centres,
+            participants=pool.sites,
+            prototypes=True,
+            method=settings.name,
+            settings=settings,
+            known=known,
+            sizes=pool.sizes,
+            seed=number(seed, "estimate", stage),  # as the stage drew
+        )
     except AsterismError:
         return None
     # Without its measured time, so that equal runs have equal files.

@@ -1,4 +1,4 @@
-"""The app that Flower wants to be given: ``python -m asterism.runs.flower.app FOLDER`` writes it for ``flwr run FOLDER``.
+"""The app that Flower wants: ``python -m asterism.runs.flower.app FOLDER`` writes it for ``flwr run FOLDER``.
 
 A run of Flower sends an app to every site. Ours holds two imports of what is installed and no code of its own, so
 that what runs is what was installed.
