@@ -61,7 +61,7 @@ def test_site_that_hangs_past_the_deadline_is_left_out_of_the_round(tmp_path: Pa
         made.serve()
         for name in made.sites:
             made.join(name)
-        made.wait(lambda: made.log("site-01", "answered"), "the first answer")
+        made.wait(lambda: made.events("kept"), "the first round")
         os.kill(made.processes["site-01"].pid, signal.SIGSTOP)
         made.results()
         os.kill(made.processes["site-01"].pid, signal.SIGCONT)

@@ -22,7 +22,7 @@ from asterism.runs.wire import packed_order, unpacked_reply
 
 # Flower's codes for a node that left while it owed a reply, and for one that left while it sent the reply.
 NODE_UNAVAILABLE, REPLY_INCOMPLETE = 5, 3
-GONE = 1e9  # seconds that stand for "no deadline"
+GONE = 1e12  # seconds that stand for "no deadline"
 LOOK = 1.0  # seconds between two looks whether a site that owes a reply is still connected
 GRACE = 60.0  # seconds a message outlives its deadline, so that a reply just in time can still be pulled
 
@@ -56,7 +56,8 @@ class Flower:
         self._deadline, self._rejoin, self._largest, self._poll = deadline, rejoin, largest, poll
         self._nodes = nodes or (lambda: named_nodes(grid))
         self._clock, self._sleep = clock, sleep
-        self._awaited: tuple[str, _Sent] | None = None
+        self._posted: dict[str, _Sent] = {}
+        self._awaited: tuple[str, _Sent, float] | None = None
 
     def nodes(self) -> Mapping[str, Node]:
         """The sites that are online, by name."""
@@ -67,11 +68,25 @@ class Flower:
         round = self._round(ask)
         self._send(round, ask.participants)
         sent = round.sent.get(ask.participants[0])
-        return None if sent is None else sent.message
+        if sent is None:
+            return None
+        self._posted[sent.message] = sent
+        return sent.message
 
     def received(self, participant: str, message: str) -> Outcome | None:
         """What a site answered to a message that was sent to it, as soon as it has."""
-        reply = next(iter(self._grid.pull_messages([message])), None)
+        sent = self._posted[message]
+        outcome = self._pulled(participant, sent)
+        if outcome is None and not self._still_there(participant, sent):
+            outcome = Failure(participant, "unavailable", "lost")
+        if outcome is not None:
+            del self._posted[message]
+        return outcome
+
+    def _pulled(self, participant: str, sent: _Sent, end: float = GONE) -> Outcome | None:
+        """A site's reply, if it has begun to come; its parts are waited for until ``end``, or the site is gone."""
+        self._awaited = participant, sent, end
+        reply = next(iter(self._grid.pull_messages([sent.message])), None)
         if reply is None:
             return None
         return Failure(participant, "unavailable", "lost") if _lost(reply) else self._read(participant, reply)
@@ -109,14 +124,13 @@ class Flower:
         lost = self._clock()
         while True:
             sent = round.sent.get(participant)
-            self._awaited = None if sent is None else (participant, sent)
-            outcome = None if sent is None else self.received(participant, sent.message)
+            outcome = None if sent is None else self._pulled(participant, sent, round.end)
             if outcome is not None and not _unavailable(outcome):
                 return outcome
             if sent is not None and (outcome is not None or not self._still_there(participant, sent)):
                 del round.sent[participant]  # a restarted site never saw the message, or took it to its grave
                 lost = self._clock()
-            if participant not in round.sent:
+            if participant not in round.sent and self._clock() < round.end:
                 self._send(round, (participant,))
             if participant not in round.sent and self._clock() >= min(round.end, lost + self._rejoin):
                 return Failure(participant, "unavailable", "not connected")
@@ -125,8 +139,11 @@ class Flower:
             self._sleep(self._poll)
 
     def sender_is_there(self) -> bool:
-        """Whether the site whose reply is being pulled at this moment is still connected."""
-        return self._awaited is None or self._still_there(*self._awaited)
+        """Whether the site whose reply is being pulled is still connected, and its deadline has not passed."""
+        if self._awaited is None:
+            return True
+        participant, sent, end = self._awaited
+        return self._clock() < end and self._still_there(participant, sent)
 
     def _still_there(self, participant: str, sent: _Sent) -> bool:
         """Whether a site was connected all the time since it was sent the order, looked at now and then."""
