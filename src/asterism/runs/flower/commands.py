@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from asterism.runs.flower.app import write_app
 from asterism.runs.sites.programs import QUIET, Program, beside_python
 
 CONNECTION = "inner"
+AT_ONCE = 4  # calls of Flower's command line, each a process of a second
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class Inner:
 
     folder: Path
     port: int
+    on_disk: bool = False  # messages and registrations in a file instead of in memory
 
     @property
     def address(self) -> str:
@@ -48,10 +51,13 @@ class Inner:
             beside_python("flower-superlink"), "--host", "127.0.0.1", "--port", str(self.port),
             "--ssl-ca-certfile", str(self.authority), "--ssl-certfile", str(tls / "server.pem"),
             "--ssl-keyfile", str(tls / "server.key"), "--enable-supernode-auth",
-            "--database", str(self.folder / "state.db"), "--disable-runtime-dependency-installation",
+            *self._database(), "--disable-runtime-dependency-installation",
             "--isolation", "process", "--superexec-auth-secret-file", str(self.folder / "secret"),
         ]  # fmt: skip
         return Program("superlink", command, self.folder / "superlink.log", self.environment)
+
+    def _database(self) -> list[str]:
+        return ["--database", str(self.folder / "state.db")] if self.on_disk else []
 
     def superexec(self, environment: Mapping[str, str]) -> Program:
         """Flower's starter of server apps, which alone knows the secret for it."""
@@ -73,15 +79,19 @@ class Inner:
     def register(self, keys: Mapping[str, Path]) -> None:
         """Exactly these keys are admitted, each under its site's name; a key that is no longer listed is out."""
         record = self.folder / "registered.json"
-        held: dict[str, Any] = read_json(record) if record.exists() else {}
+        held: dict[str, Any] = read_json(record) if self.on_disk and record.exists() else {}
         wanted = {name: _public_key(file) for name, file in keys.items()}
         for name in [name for name in held if wanted.get(name) != held[name]["key"]]:
             self._call("supernode", "unregister", str(held.pop(name)["node"]), CONNECTION)
             write_json(record, held)
-        for name in [name for name in wanted if name not in held]:
-            made = self._call("supernode", "register", str(keys[name]), CONNECTION, "--name", name)
-            held[name] = {"key": wanted[name], "node": made["node-id"]}
-            write_json(record, held)
+        new = [name for name in wanted if name not in held]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            for name, node in zip(new, pool.map(lambda name: self._register(name, keys[name]), new), strict=True):
+                held[name] = {"key": wanted[name], "node": node}
+                write_json(record, held)
+
+    def _register(self, name: str, key: Path) -> str:
+        return str(self._call("supernode", "register", str(key), CONNECTION, "--name", name)["node-id"])
 
     def start_run(self) -> int:
         """Submits the app whose server side lives the federation's life; gives Flower's number of the run."""

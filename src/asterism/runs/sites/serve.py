@@ -82,7 +82,7 @@ class Server:
 
     def _start(self) -> int:
         """Starts every program, in the order in which they need each other; gives Flower's number of the run."""
-        inner = Inner(self._folder / "flower", free_port())
+        inner = Inner(self._folder / "flower", free_port(), on_disk=self._settings.messages == "disk")
         (self._folder / "stopped.json").unlink(missing_ok=True)
         prepare(inner)
         self._programs.start(inner.superlink())

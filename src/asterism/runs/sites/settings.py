@@ -50,6 +50,7 @@ class FederationFile(Section):
     minimum: Annotated[int, Field(ge=1)] = 1  # sites that must be there for a stage to begin or go on
     wait: Seconds = 3600.0  # how long to wait for them
     rejoin: Seconds = 0.0  # how long a round waits for a site that was lost in it
+    messages: Literal["memory", "disk"] = "memory"  # where they wait; on disk they lie unencrypted, and cost time
     largest_reply: Annotated[int, Field(ge=1)] = 1024  # MiB
     health: Annotated[int, Field(ge=0, le=65535)] = 0  # port on loopback that answers /health; 0: none
     stages: Stages = Stages()
