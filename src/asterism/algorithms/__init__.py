@@ -9,17 +9,18 @@ from typing import Annotated
 from pydantic import Field
 
 from asterism import evaluation
-from asterism.algorithms import autonovel, discover, gal, gm, kmeans, known, screen
+from asterism.algorithms import autonovel, discover, gal, gm, incd, kmeans, known, replay, screen
 from asterism.algorithms.autonovel import AutoNovel
 from asterism.algorithms.gal import Gal
 from asterism.algorithms.gm import Gm
+from asterism.algorithms.incd import Incd
 from asterism.algorithms.kmeans import Kmeans
 from asterism.algorithms.known import Known
 from asterism.config import Section
 from asterism.flow import Flow
 from asterism.site import Task
 
-Method = Annotated[Gal | Kmeans | AutoNovel | Gm, Field(discriminator="name")]
+Method = Annotated[Gal | Kmeans | AutoNovel | Gm | Incd, Field(discriminator="name")]
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         AutoNovel, autonovel.novel_stage, {"autonovel": autonovel.train_locally}, several_stages=False
     ),
     "gm": Algorithm(Gm, gm.novel_stage, {"gm": gm.train_locally}),
+    "incd": Algorithm(Incd, incd.novel_stage, {"incd": incd.train_locally, "class-statistics": replay.send_statistics}),
 }
 
 TASKS: Mapping[str, Task] = {

@@ -13,7 +13,9 @@ from asterism.report.read import LedgerLine, RunRecord, StageTables
 from asterism.report.words import participants
 
 # Asked of everyone, so being asked says nothing about being chosen for a round.
-NOT_TRAINING = frozenset({"evaluate", "prototypes", "lloyd", "screen", "screen-statistics", "screen-calibrate"})
+NOT_TRAINING = frozenset(
+    {"evaluate", "prototypes", "lloyd", "screen", "screen-statistics", "screen-calibrate", "class-statistics"}
+)
 
 
 @dataclass(frozen=True)
