@@ -10,21 +10,16 @@ measurement that was cut goes on where it stopped.
 from __future__ import annotations
 
 import json
-import os
-import platform
-import shlex
-import subprocess
-import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import torch
 import typer
 
 from asterism.experiment import load
 from asterism.files import write_json
-from asterism.runs.execute import execute, new_folder, versions
+from asterism.runs.execute import execute, new_folder
 from asterism.runs.progress import Plain
+from bench.record import described
 
 RECIPES: dict[str, list[str]] = {
     "plain": [],
@@ -62,21 +57,6 @@ def main(
             write_json(out, found)
     for run in found["runs"]:
         print(f"{run['recipe']:10} seed {run['seed']}  known {run['headwise']['known']:.1f}  {run['seconds']:.0f} s")
-
-
-def described() -> dict[str, Any]:
-    """The circumstances of a measurement, before any of it is done."""
-    commit = os.environ.get("ASTERISM_COMMIT") or subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=True
-    ).stdout.strip()  # fmt: skip
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPU cores"
-    return {
-        "command": shlex.join(["python", "-m", f"bench.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
-        "commit": commit,
-        "machine": f"{device}, {platform.machine()}",
-        "versions": versions(),
-        "runs": [],
-    }
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from asterism.files import write_json
 from asterism.flow import State
 from asterism.runs.simulate import simulate
 from asterism.seeds import generator
-from bench.known_recipes import described
+from bench.record import described
 
 IMAGES_EACH = 4
 CLASSES = 4
@@ -43,6 +43,7 @@ def one(participants: int) -> dict[str, float]:
     settings = {
         "split.known": CLASSES,
         "split.novel": [],
+        "novel": [],
         "split.partition": "iid",
         "split.participants": participants,
         "federation.clients": participants,

@@ -27,7 +27,7 @@ from asterism.files import write_json
 from asterism.prototypes import paper_grid
 from asterism.seeds import number
 from asterism.spanning import tree
-from bench.known_recipes import described
+from bench.record import described
 
 DIMENSIONS = 512
 GROUP = 50

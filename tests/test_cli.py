@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from asterism import cli
 from asterism.errors import AsterismError
+from asterism.estimators import ESTIMATORS
 from tests.runs.conftest import tiny
 
 RUNNER = CliRunner()
@@ -218,3 +219,19 @@ def test_doctor_passes_good_images_and_fails_on_a_broken_one(tmp_path: Path) -> 
     bad = RUNNER.invoke(cli.app, ["doctor", str(tmp_path)])
     assert bad.exit_code == 2
     assert "broken.png" in bad.stdout
+
+
+@pytest.mark.parametrize("method", ESTIMATORS)
+def test_a_stage_counts_by_every_estimator_and_its_report_by_the_same(tmp_path: Path, method: str) -> None:
+    folder = tmp_path / "run"
+    overrides = tiny("known.rounds=1", "novel.0.rounds=1", f"novel.0.discovery.estimator.name={method}")
+    (_, novel) = json.loads(said("run", "demo", "--out", str(folder), "--json", *overrides))["stages"]
+    explained = json.loads((folder / "explain" / "novel-1.json").read_text())["estimate"]
+    assert (explained["method"], explained["estimated"]) == (method, novel["estimated"])
+    assert (explained["search"] is None) == (method in ("ppm", "ppm-exact", "louvain"))
+
+
+def test_estimate_is_a_command(tmp_path: Path) -> None:
+    np.save(tmp_path / "features.npy", np.repeat(9 * np.eye(4), 5, axis=0))
+    document = json.loads(said("estimate", str(tmp_path / "features.npy"), "--method", "silhouette", "--json"))
+    assert (document["method"], document["prototypes"]) == ("silhouette", 4)

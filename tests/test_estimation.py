@@ -15,6 +15,8 @@ from asterism.cli import main
 from asterism.distances import Floats
 from asterism.errors import AsterismError
 from asterism.estimation import Estimate, estimate, plateau
+from asterism.estimators import ESTIMATORS
+from asterism.estimators.silhouette import Silhouette
 from asterism.prototypes import Curve, exact_curve
 from asterism.spanning import tree
 from tests.test_prototypes import separated
@@ -73,15 +75,50 @@ def test_classes_of_one_site_alone_widen_the_interval() -> None:
     assert (found.estimated, found.verdict) == (10, "6 to 10, unstable")
 
 
-@pytest.mark.parametrize("method", ["ppm", "ppm-exact"])
+@pytest.mark.parametrize("method", ESTIMATORS)
 def test_order_of_the_rows_changes_nothing(method: str) -> None:
     rows, participants = sited(each=20)
-    order = RNG(0).permutation(len(rows))
+    order, known = RNG(0).permutation(len(rows)), np.eye(9, 32)
     shuffled = [participants[i] for i in order]
-    again = estimate(rows[order], participants=shuffled, method=method, clusters=10)
-    assert again == estimate(rows, participants=participants, method=method, clusters=10)
-    single = estimate(rows, prototypes=True, method=method)
-    assert single == estimate(rows[order], prototypes=True, method=method)
+    again = estimate(rows[order], participants=shuffled, method=method, clusters=10, known=known)
+    assert again == estimate(rows, participants=participants, method=method, clusters=10, known=known)
+    single = estimate(rows, prototypes=True, method=method, known=known)
+    assert single == estimate(rows[order], prototypes=True, method=method, known=known)
+
+
+@pytest.mark.parametrize("method", ["silhouette", "eigengap", "louvain"])
+def test_separated_classes_are_stable_by_every_method_that_needs_no_known_ones(method: str) -> None:
+    rows, participants = sited()
+    found = estimate(rows, participants=participants, clusters=20, method=method)
+    assert (found.verdict, found.plateau) == ("8, stable", None)
+    assert {site.without for site in found.sites} == {8}
+    assert (found.search is None) == (method == "louvain")
+
+
+def test_scores_that_leave_the_answer_open_are_called_unstable() -> None:
+    rows, _ = sited(each=12)
+    found = estimate(rows, prototypes=True, method="macc", known=100 * np.eye(40, 32)[:20])
+    assert found.search is not None and found.search.near[1] - found.search.near[0] > found.estimated // 10
+    assert not found.stable
+
+
+def test_settings_and_sizes_reach_the_method() -> None:
+    rows, sizes = RNG(0).normal(size=(60, 6)), RNG(1).integers(1, 50, 60)
+    weighted = estimate(rows, prototypes=True, method="silhouette", sizes=sizes).search
+    plain = estimate(
+        rows, prototypes=True, method="silhouette", sizes=sizes, settings=Silhouette(weighted=False)
+    ).search
+    equal = estimate(rows, prototypes=True, method="silhouette").search
+    assert weighted is not None and plain is not None and equal is not None
+    assert plain.scores.tolist() == equal.scores.tolist() != weighted.scores.tolist()
+
+
+def test_many_sites_are_left_out_by_tenths_where_counting_takes_long() -> None:
+    rows, participants = sited(each=60, sites=30)
+    slow = estimate(rows, participants=participants, clusters=8, method="louvain")
+    assert slow.interval == (8, 8) and {site.without for site in slow.sites} == {None}
+    quick = estimate(rows, participants=participants, clusters=8)
+    assert {site.without for site in quick.sites} == {8}
 
 
 def test_left_out_counts_are_those_of_the_rest() -> None:
@@ -159,6 +196,12 @@ def test_plateau_of_separated_classes_lies_between_their_width_and_their_distanc
         ({"method": "guess"}, "no such method: 'guess'"),
         ({"participants": ["a"]}, "4 rows, 1 participants"),
         ({"clusters": 0}, "clusters must be at least 1, got 0"),
+        ({"method": "macc"}, "macc needs prototypes of known classes"),
+        ({"method": "macc", "known": np.eye(3)}, "known prototypes have 3 columns, features 4"),
+        ({"method": "macc", "known": np.full((2, 4), np.nan)}, "a feature is nan"),
+        ({"sizes": np.ones(4)}, "sizes are of prototypes, and these rows are images"),
+        ({"prototypes": True, "sizes": np.ones(3)}, "3 sizes of 4 rows"),
+        ({"prototypes": True, "sizes": np.zeros(4)}, "4 sizes of 4 rows"),
         ({"floor": -1}, "floor must be at least 0, got -1"),
         ({"features": np.array([[0.0], [np.nan]])}, "a feature is nan"),
         ({"features": np.ones(4)}, "shape"),
@@ -182,6 +225,33 @@ def test_command_prints_the_answer_and_its_reasons(app: typer.Typer, tmp_path: P
     assert result.exit_code == 0
     for text in ("8 classes (ppm)", "8, stable", "each of 5 sites", "100 prototypes", "paper's 51: at most 8", "█"):
         assert text in result.output
+
+
+def test_command_takes_known_prototypes_and_settings(app: typer.Typer, tmp_path: Path) -> None:
+    np.save(tmp_path / "known.npy", np.eye(9, 32))
+    call = ["estimate", written(tmp_path), "--method", "emacs", "--known", str(tmp_path / "known.npy")]
+    call += ["--clusters", "10", "--set", "most=12", "--picture", str(tmp_path / "scores.svg")]
+    said = CliRunner().invoke(app, call, catch_exceptions=False).output
+    for text in ("(emacs)", "stand-in: EMaCS is not published under this name", "4 candidates, best "):
+        assert text in said
+    document = json.loads(CliRunner().invoke(app, [*call, "--json"], catch_exceptions=False).stdout)
+    assert document["search"]["classes"] == [0, 1, 2, 3] and document["about"].startswith("stand-in")
+    assert (tmp_path / "scores.svg").read_bytes().startswith(b"<?xml")
+
+
+def test_command_weighs_stored_prototypes_by_their_sizes(app: typer.Typer, tmp_path: Path) -> None:
+    rows, sizes = RNG(0).normal(size=(60, 6)), RNG(1).integers(1, 50, 60)
+    np.savez(tmp_path / "pool.npz", features=rows, sizes=sizes)
+    call = ["estimate", str(tmp_path / "pool.npz"), "--prototypes", "--method", "silhouette", "--json"]
+    document = json.loads(CliRunner().invoke(app, call, catch_exceptions=False).stdout)
+    found = estimate(rows, prototypes=True, method="silhouette", sizes=sizes).search
+    assert found is not None and document["search"]["score"] == found.scores.tolist()
+
+
+def test_every_method_is_named_in_the_help() -> None:
+    for name in ESTIMATORS:
+        assert name in cli_estimate.METHODS
+    assert ESTIMATORS["emacs"].about in cli_estimate.METHODS
 
 
 def test_command_prints_one_json_document(app: typer.Typer, tmp_path: Path) -> None:
@@ -213,6 +283,8 @@ def test_smallest_estimates_can_be_drawn_and_said(tmp_path: Path) -> None:
     ("arguments", "what"),
     [
         (["--method", "guess"], "no such method: 'guess'"),
+        (["--method", "macc"], "macc needs prototypes of known classes, and there are none"),
+        (["--method", "louvain", "--set", "neighbors=3"], "unknown key 'neighbors'"),
         (["--picture", "curve.jpg"], "no kind of picture: .jpg"),
         (["--participants", "who"], "no array 'who'"),
     ],

@@ -18,14 +18,14 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "seeds", "config", "files"),
     ("flow",),
     (
-        *("data", "data.*", "metrics", "losses", "screening", "memory", "model", "worker", "backbones"),
+        *("data", "data.*", "metrics", "losses", "transport", "screening", "memory", "model", "worker", "backbones"),
         *("aggregate", "site", "training", "graphs", "companion", "privacy", "privacy.*"),
-        *("distances", "forest", "spanning", "prototypes", "estimators", "estimation"),
+        *("distances", "forest", "spanning", "prototypes", "centroids", "estimators", "estimators.*", "estimation"),
     ),
     ("federated", "federated.*", "algorithms", "algorithms.*", "evaluation"),
     ("report", "report.*"),
     ("runs", "runs.*", "experiment"),
-    ("suite",),
+    ("suite", "suite.*"),
     ("cli", "cli_*", "__main__", "__init__"),
 )
 FLOWER_ADAPTER = "runs.flower"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from asterism.algorithms import ALGORITHMS as ALGORITHMS
     from asterism.errors import AsterismError as AsterismError
+    from asterism.estimation import estimate as estimate
     from asterism.experiment import Experiment as Experiment
     from asterism.experiment import load as load
     from asterism.federated import FEDERATED as FEDERATED
@@ -35,6 +36,7 @@ _HOME = {
     "Simulation": "asterism.runs.simulate",
     "State": "asterism.flow",
     "Sum": "asterism.flow",
+    "estimate": "asterism.estimation",
     "execute": "asterism.runs.execute",
     "load": "asterism.experiment",
     "new_folder": "asterism.runs.execute",

@@ -92,10 +92,10 @@ def answered(ask: Ask, outcomes: Iterable[tuple[str, Outcome]]) -> Answer:
 
 
 def _can_be_added(value: Tensor, weight: float) -> bool:
-    """Whether weight·value is finite throughout; one look at the largest entry tells, NaN being larger than all."""
+    """Whether weight·value is finite throughout; the two ends tell, which are NaN where any entry is."""
     if not value.is_floating_point() or value.numel() == 0:
         return True
-    return bool(torch.isfinite(value.abs().amax() * weight))
+    return bool(torch.isfinite(torch.stack(value.aminmax()) * weight).all())
 
 
 def _first(value: Tensor, weight: float) -> Tensor:

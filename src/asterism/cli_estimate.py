@@ -11,6 +11,10 @@ import typer
 if TYPE_CHECKING:
     from asterism.estimation import Estimate
 
+METHODS = (
+    "ppm (the paper's 51 radii), ppm-exact (every radius), macc, emacs (stand-in: EMaCS is not published under this "
+    "name; this is the DTC/AutoNovel-type estimator), silhouette, gap, eigengap or louvain."
+)
 BARS = " ▁▂▃▄▅▆▇█"
 COLUMNS = 60
 
@@ -25,8 +29,10 @@ def estimate(
     participants: Annotated[str | None, typer.Option(help="Column that says whose a row is.")] = None,
     prototypes: Annotated[bool, typer.Option("--prototypes", help="The rows are prototypes already.")] = False,
     clusters: Annotated[int, typer.Option(help="Local prototypes per participant (C_L).")] = 80,
-    method: Annotated[str, typer.Option(help="ppm (the paper's 51 radii) or ppm-exact (every radius).")] = "ppm",
-    seed: Annotated[int, typer.Option(help="Seed of the local K-means.")] = 0,
+    method: Annotated[str, typer.Option(help=METHODS)] = "ppm",
+    known: Annotated[Path | None, typer.Option(help="File of known classes' prototypes, for macc and emacs.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="Setting of the method, as in scale=raw.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the local K-means, and of the method.")] = 0,
     floor: Annotated[int, typer.Option(help="Withhold local prototypes of fewer members.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
     picture: Annotated[Path | None, typer.Option(help="Draw the stability curve, .svg or .png.")] = None,
@@ -34,6 +40,7 @@ def estimate(
     """Estimate how many classes there are among features that nobody labelled."""
     from asterism.data.features import read
     from asterism.estimation import estimate as estimated
+    from asterism.estimators import settings_of
 
     if picture is not None:
         from asterism.report.stability import picture_kind
@@ -46,6 +53,9 @@ def estimate(
         prototypes=prototypes,
         clusters=clusters,
         method=method,
+        settings=settings_of(method, settings or []),
+        known=None if known is None else read(known).rows,
+        sizes=table.sizes if prototypes else None,
         seed=seed,
         floor=floor,
     )
@@ -71,6 +81,12 @@ def lines(found: Estimate) -> list[str]:
         f"pool        {found.prototypes} prototypes" + (f", {withheld} withheld" if withheld else ""),
         f"radii       paper's {len(found.grid.radius)}: at most {grid}   every radius: at most {found.exact}",
     ]
+    if found.about.startswith("stand-in"):
+        said.append(f"note        {found.about}")
+    if found.search is not None:
+        low, high = found.search.near
+        best, tried = found.search.scores.max(), len(found.search.classes)
+        said.append(f"scores      {tried} candidates, best {best:.4g}, near it {low} to {high}")
     if found.plateau is not None:
         start, end, width = found.plateau
         said.append(f"plateau     radius {start:.4g} to {end:.4g}, {100 * width:.1f}% wide")

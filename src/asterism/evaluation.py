@@ -18,6 +18,7 @@ from torch.nn.functional import normalize
 from asterism import metrics
 from asterism.data.augment import plain
 from asterism.flow import Options, Reply, State, Sum, Tensors
+from asterism.model import READING
 from asterism.site import Share, Site
 from asterism.worker import Worker
 
@@ -38,11 +39,11 @@ class Reading:
     @classmethod
     def of(cls, tensors: Tensors, device: torch.device) -> Reading:
         """The reading that a state's tensors ask for."""
-        found = (tensors.get(name) for name in READING)
+        found = (tensors.get(name) for name in READ_BY)
         return cls(*(value if value is None else value.to(device) for value in found))
 
 
-READING = ("bias", "joint")
+READ_BY = ("bias", "joint")
 DOT_PRODUCTS = Reading()
 
 
@@ -56,7 +57,7 @@ def count_tables(
     rows: int,
     calibration: Calibration = "raw",
     reading: Reading = DOT_PRODUCTS,
-    batch: int = 1024,
+    batch: int = READING,
 ) -> dict[str, Tensor]:
     """Float tables of counts: ``known`` (C_L × C_L), ``novel`` (C_U × novel rows), ``joint`` (C × rows).
 
@@ -142,7 +143,7 @@ def ask_evaluation(
     state: State, participants: tuple[str, ...], known: int, classes: int, calibration: Calibration = "raw"
 ) -> Sum:
     """The ask by which a real federation evaluates a state; its total holds the summed tables."""
-    needed = ("parameters", "buffers", "counters", *READING)
+    needed = ("parameters", "buffers", "counters", *READ_BY)
     model = {name: state.tensors[name] for name in needed if name in state.tensors}
     options: Options = {
         "stage": state.stage,

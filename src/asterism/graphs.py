@@ -8,7 +8,8 @@ registered with the graph, so that a replay draws what the step would have drawn
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -21,11 +22,14 @@ MOST = 64  # graphs of one program; as many batch sizes are rare, and each costs
 class Replayed:
     """Runs a program; batches of a size that comes again are captured and replayed.
 
-    The first batch of a size runs as it is, which is also the warm-up that capturing asks for.
+    The first batch of a size runs as it is, which is also the warm-up that capturing asks for; if it is of the size
+    ``searched``, cuDNN tries its algorithms on it.
     """
 
-    def __init__(self, program: Callable[[Tensor], None], generators: Iterable[torch.Generator]) -> None:
-        self._program, self._generators = program, tuple(generators)
+    def __init__(
+        self, program: Callable[[Tensor], None], generators: Iterable[torch.Generator], searched: int = 0
+    ) -> None:
+        self._program, self._generators, self._searched = program, tuple(generators), searched
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor] | None] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
@@ -33,7 +37,8 @@ class Replayed:
         """One step on the images at these rows."""
         size = len(chosen)
         if size not in self._graphs:
-            with PREPARING:
+            # What is found is kept by cuDNN and captured; for a left-over of an epoch the search would cost too much.
+            with PREPARING, searching(size == self._searched):
                 self._program(chosen)
             if len(self._graphs) < MOST:
                 self._graphs[size] = None
@@ -51,3 +56,14 @@ class Replayed:
             self._program(rows)
         self._graphs[len(chosen)] = graph, rows
         return graph, rows
+
+
+@contextmanager
+def searching(wanted: bool) -> Iterator[None]:
+    """Convolutions of shapes that cuDNN has not met yet are computed in every way it knows, and the fastest kept."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = wanted
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before

@@ -13,7 +13,7 @@ def prototype_contrastive_loss(z: Tensor, labels: Tensor, prototypes: Tensor, ta
     Departure: the paper prints the ratio without its logarithm and with plain dot products, which overflow at its
     τ; here it is the logarithm, of cosines (docs/departures.md).
     """
-    z, prototypes = _unit(z), _unit(prototypes)
+    z, prototypes = unit(z), unit(prototypes)
     to_prototypes = z @ prototypes.T / tau
     to_others = (z @ z.T / tau).masked_fill(labels[:, None] == labels, -torch.inf)
     positive = to_prototypes.gather(1, labels[:, None]).squeeze(1)
@@ -92,10 +92,43 @@ def distillation_loss(logits: Tensor, teacher: Tensor, temperature: float = 2.0)
 
 def model_contrastive_loss(z: Tensor, from_global: Tensor, from_previous: Tensor, temperature: float) -> Tensor:
     """MOON's term: representations near those of the global model and far from those of the own previous one."""
-    z = _unit(z)
-    near, far = (z * _unit(from_global)).sum(dim=1), (z * _unit(from_previous)).sum(dim=1)
+    z = unit(z)
+    near, far = (z * unit(from_global)).sum(dim=1), (z * unit(from_previous)).sum(dim=1)
     # −log(e^near / (e^near + e^far)), with both similarities divided by the temperature.
     return softplus((far - near) / temperature).mean()
+
+
+def assignment_loss(z: Tensor, target: Tensor, centroids: Tensor, temperature: float) -> Tensor:
+    """Orchestra's term: cross entropy of z's soft assignments to unit centroids, given those of the target's view."""
+    wanted = (unit(target.detach()) @ centroids.T / temperature).softmax(dim=1)
+    return cross_entropy(unit(z) @ centroids.T / temperature, wanted)
+
+
+def label_contrastive_loss(z: Tensor, labels: Tensor, temperature: float, chosen: Tensor | None = None) -> Tensor:
+    """Mean of −log softmax of an image's similarities to the others, at those of its label; 0 where there are none.
+
+    Args:
+        z: (k, d) of length 1, every image in two views.
+        labels: (k,).
+        temperature: divides the similarities.
+        chosen: (k,) of bool, the images that the loss looks at at all; all without.
+    """
+    others = ~torch.eye(len(z), dtype=torch.bool, device=z.device)
+    mine = labels.new_ones(len(z), dtype=torch.bool) if chosen is None else chosen
+    others = others & mine
+    # Finite, for a row without any others has a logarithm too; as small as a probability can be.
+    log_p = (z @ z.T / temperature).masked_fill(~others, -1e4).log_softmax(dim=1)
+    alike = others & (labels[:, None] == labels)
+    each = log_p.masked_fill(~alike, 0).sum(dim=1) / alike.sum(dim=1).clamp_min(1)
+    return -each.masked_fill(~mine, 0).sum() / mine.sum().clamp_min(1)
+
+
+def prior_divergence(logits: Tensor, prior: Tensor) -> Tensor:
+    """KL of the mean prediction, of logits (n, c), from a prior (c,) that need not sum to 1."""
+    mean = _wide(logits).softmax(dim=1).mean(dim=0)
+    # A class that cannot be costs much, and not infinitely much.
+    log_prior = (prior / prior.sum()).clamp_min(1e-5).log()
+    return (mean * (mean.clamp_min(torch.finfo(mean.dtype).tiny).log() - log_prior)).sum()
 
 
 def _wide(values: Tensor) -> Tensor:
@@ -103,10 +136,10 @@ def _wide(values: Tensor) -> Tensor:
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
-def _unit(vectors: Tensor) -> Tensor:
+def unit(vectors: Tensor) -> Tensor:
     """Rows of length 1, in float32 at least; a row of zeros stays one."""
     vectors = _wide(vectors)
     length = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
     # Divided by 1 and not by a small number, a row of zeros gets a gradient of ordinary size.
-    unit: Tensor = vectors / length.masked_fill(length == 0, 1.0)
-    return unit
+    divided: Tensor = vectors / length.masked_fill(length == 0, 1.0)
+    return divided

@@ -23,6 +23,7 @@ from asterism.errors import AsterismError
 from asterism.seeds import number
 
 HEAD = "head.weight"
+READING = 1024  # images at a time where representations are only read: evaluation, screening, prototypes
 
 
 class Architecture(Section):
@@ -41,11 +42,18 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Speed:
-    """How training computes. The default is the plain path: float32, one operation after the other."""
+    """How a network computes. The default is the plain path: float32, one operation after the other."""
 
     half: bool = False  # bfloat16 inside the extractor; everything outside stays float32
     compiled: int = 0  # batch size for which the extractor and the SGD step are compiled; 0: never
     graphs: bool = False  # replay the local step as a CUDA graph
+    search: bool = False  # let cuDNN try its algorithms for convolutions of the usual batch, and keep the fastest
+    reading: bool = False  # compute like this outside of training too
+
+    @property
+    def at_rest(self) -> Speed:
+        """How representations are computed that are only read."""
+        return Speed(half=self.half, compiled=READING if self.compiled else 0) if self.reading else PLAIN
 
     def of(self, function: Callable[..., Any], images: int) -> Callable[..., Any]:
         """``function`` of a batch of so many images, compiled for batches of the usual size, one view or two."""

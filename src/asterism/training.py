@@ -118,7 +118,9 @@ class Program:
         self.lr = torch.zeros((), device=worker.device)
         self.sums: dict[str, Tensor] = {}
         replays = worker.speed.graphs and worker.device.type == "cuda"
-        self.run: Callable[[Tensor], None] = Replayed(self, worker.generators.values()) if replays else self
+        searched = train.batch if worker.speed.search else 0
+        generators = worker.generators.values()
+        self.run: Callable[[Tensor], None] = Replayed(self, generators, searched) if replays else self
 
     def begin(self, lr: float) -> None:
         """Makes ready for another client's round."""

@@ -179,3 +179,12 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatc
     path = store(tmp_path, "parquet")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert refused(path).fix == "pip install asterism[hf]"
+
+
+def test_sizes_of_prototypes_are_whole_numbers(tmp_path: Path) -> None:
+    np.savez(tmp_path / "pool.npz", features=np.eye(3), sizes=np.array([4, 5, 6], np.int32))
+    sizes = read(tmp_path / "pool.npz").sizes
+    assert sizes is not None and sizes.tolist() == [4, 5, 6] and sizes.dtype == np.int64
+    np.savez(tmp_path / "pool.npz", features=np.eye(3), sizes=np.array([0.5, 1, 2]))
+    with pytest.raises(AsterismError, match="sizes are float64"):
+        read(tmp_path / "pool.npz")

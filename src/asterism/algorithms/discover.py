@@ -20,7 +20,7 @@ from asterism.algorithms.local import Setup
 from asterism.algorithms.represent import represented
 from asterism.config import Section
 from asterism.errors import AsterismError
-from asterism.estimators import ESTIMATORS, Pool, Ppm, PpmExact
+from asterism.estimators import ESTIMATORS, AnyEstimator, Pool, Ppm
 from asterism.flow import Answers, Ask, Collect, Options, Reply, State, Sum, Tensors, Total
 from asterism.memory import novel_share
 from asterism.prototypes import global_prototypes, lloyd_step, local_prototypes, moved
@@ -35,7 +35,7 @@ class Discovery(Section):
 
     clusters: Annotated[int, Field(ge=0)] = 0  # local prototypes per participant; 0: one per head row, C^L
     floor: Annotated[int, Field(ge=0)] = 0  # least images behind a prototype that leaves a site
-    estimator: Annotated[Ppm | PpmExact, Field(discriminator="name")] = Ppm()
+    estimator: AnyEstimator = Ppm()
     classes: Annotated[int, Field(ge=1)] | None = None  # C^U where it is given instead of estimated
     weighted: bool = False  # prototypes count by the size of their cluster
     lloyd_rounds: Annotated[int, Field(ge=0)] = 0  # of exact federated K-means after the merge
@@ -68,7 +68,9 @@ def global_rows(state: State, everyone: Sequence[str], p: Discovery, setup: Setu
     }
     answers: Answers = yield Collect(tuple(everyone), "prototypes", model(state), state.version, options)  # 1-4
     pool, sizes = pooled(answers)  # 6
-    count = p.classes or ESTIMATORS[p.estimator.name].count(Pool.of(pool, sizes), p.estimator).count  # 7-13
+    known = setup.layout.with_rows(len(state.classes)).head(state.tensors["parameters"]).cpu().numpy()
+    everything = Pool.of(pool, sizes, known=known, seed=number(setup.seed, "estimate", state.stage))
+    count = p.classes or ESTIMATORS[p.estimator.name].count(everything, p.estimator).count  # 7-13
     seed = number(setup.seed, "global prototypes", state.stage)
     weights = sizes if p.weighted else None
     rows = torch.from_numpy(global_prototypes(pool, min(count, len(pool)), seed=seed, weights=weights))  # 14

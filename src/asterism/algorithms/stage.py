@@ -46,6 +46,11 @@ def training(
     return Sum(setup.clients(everyone, state), task, tensors, state.version, options)
 
 
+def sent(state: State, *without: str) -> Tensors:
+    """What a client needs: the model, the companion, the FL algorithm's tensors; not the anchor, nor these."""
+    return {name: value for name, value in state.tensors.items() if name not in ("anchor", "anchor_buffers", *without)}
+
+
 def advanced(
     state: State,
     total: Total,

@@ -1,6 +1,7 @@
 """Feature files: one row per image or prototype, from ``.npy``, ``.npz``, ``.csv`` or ``.parquet``.
 
-``.npz`` holds an array ``features`` and, if anybody's, names ``participants``. A CSV file has a header. In CSV and
+``.npz`` holds an array ``features`` and, if anybody's, names ``participants``; where the rows are prototypes, it may
+hold the ``sizes`` of their clusters. A CSV file has a header. In CSV and
 Parquet every column but that of the participants is a feature; Parquet may hold the features as one column of lists.
 """
 
@@ -28,10 +29,11 @@ KINDS = "store them as .npy, .npz, .csv or .parquet"
 
 @dataclass(frozen=True)
 class Features:
-    """Feature rows (n, d), all finite, and whose each row is, where the file says so."""
+    """Feature rows (n, d), all finite; whose each row is, and how many images are behind it, where the file says so."""
 
     rows: Rows
     participants: tuple[str, ...] | None = None
+    sizes: NDArray[np.int64] | None = None
 
 
 def read(path: Path, participants: str | None = None) -> Features:
@@ -46,7 +48,7 @@ def read(path: Path, participants: str | None = None) -> Features:
     rows = checked(found.rows, str(path), first=2 if kind == ".csv" else 1)
     if found.participants is not None and len(found.participants) != len(rows):
         raise AsterismError(f"{len(rows)} rows, {len(found.participants)} participants", where=str(path))
-    return Features(rows, found.participants)
+    return Features(rows, found.participants, found.sizes)
 
 
 def checked(rows: NDArray[Any], place: str = "", *, first: int = 1) -> Rows:
@@ -95,7 +97,14 @@ def _npz(path: Path, participants: str | None) -> Features:
         if key not in arrays:
             raise AsterismError(f"no array {key!r}", where=str(path), fix=f"there are {', '.join(arrays) or 'none'}")
     names = arrays.get(participants or "participants")
-    return Features(arrays["features"], None if names is None else _names(names.ravel().tolist(), str(path), 1))
+    sizes = arrays.get("sizes")
+    if sizes is not None and (sizes.dtype.kind not in "iu" or sizes.ndim != 1):
+        raise AsterismError(f"sizes are {sizes.dtype} of shape {sizes.shape}", where=str(path), fix="one integer a row")
+    return Features(
+        arrays["features"],
+        None if names is None else _names(names.ravel().tolist(), str(path), 1),
+        None if sizes is None else sizes.astype(np.int64),
+    )
 
 
 def _loaded(path: Path) -> Any:

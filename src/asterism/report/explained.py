@@ -35,6 +35,14 @@ class SupportRecord(Section, extra="ignore"):
     without: int | None = None
 
 
+class SearchRecord(Section, extra="ignore"):
+    """Numbers of classes that a method weighed, the score of each, and those that score nearly as well as the best."""
+
+    classes: tuple[int, ...]
+    score: tuple[float, ...]
+    near: tuple[int, int]
+
+
 class EstimateRecord(Section, extra="ignore"):
     """What an estimator made of the pool, as ``asterism estimate --json`` says it."""
 
@@ -48,6 +56,8 @@ class EstimateRecord(Section, extra="ignore"):
     plateau: PlateauRecord | None = None
     verdict: str
     sites: tuple[SupportRecord, ...] = ()
+    about: str = ""
+    search: SearchRecord | None = None
 
 
 class Place(Section, extra="ignore"):

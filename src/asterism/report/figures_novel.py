@@ -12,11 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from asterism.estimation import Estimate, Plateau
+from asterism.estimators import Search
 from asterism.prototypes import Curve
 from asterism.report.axes import line, percent_matrix, stage_axis
 from asterism.report.curves import starts
 from asterism.report.discovered import Matched
-from asterism.report.explained import CurveRecord, EstimateRecord, Explained, Place, Row, Seen
+from asterism.report.explained import CurveRecord, EstimateRecord, Explained, Place, Row, SearchRecord, Seen
 from asterism.report.read import RunRecord
 from asterism.report.stability import stability_curve
 from asterism.report.style import FAINT, INK, MARKERS, MUTED, PALETTE, RED, RULE, WIDTH, canvas, shown, styled
@@ -34,7 +35,8 @@ def estimate_over_radius(record: EstimateRecord, true: int) -> Figure:
     """The stability curve of an estimate, and the true number of classes as a dashed line."""
     figure = stability_curve(as_estimate(record))
     (axes,) = figure.axes
-    axes.axhline(true, color=RED, linewidth=1.2, linestyle="--", label=f"true, {true}")
+    draw = axes.axhline if record.search is None else axes.axvline
+    draw(true, color=RED, linewidth=1.2, linestyle="--", label=f"true, {true}")
     for legend in list(figure.legends):
         legend.remove()
     figure.legend(loc="outside right upper", labelcolor=MUTED)
@@ -55,7 +57,12 @@ def as_estimate(record: EstimateRecord) -> Estimate:
         exact=record.exact,
         plateau=None if plateau is None else Plateau(plateau.start, plateau.end, plateau.width),
         sites=(),
+        search=None if record.search is None else _search(record.search),
     )
+
+
+def _search(record: SearchRecord) -> Search:
+    return Search(np.array(record.classes, np.int64), np.array(record.score, np.float64), record.near)
 
 
 def _curve(record: CurveRecord) -> Curve:

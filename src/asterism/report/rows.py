@@ -12,9 +12,18 @@ from asterism.metrics import UNMATCHED, Assignment, hungarian, joint_assignment,
 from asterism.report.read import LedgerLine, RunRecord, StageTables
 from asterism.report.words import participants
 
-# Asked of everyone, so being asked says nothing about being chosen for a round.
+# Asked of everyone, or once more of those who train: being asked says nothing about being chosen for a round.
 NOT_TRAINING = frozenset(
-    {"evaluate", "prototypes", "lloyd", "screen", "screen-statistics", "screen-calibrate", "class-statistics"}
+    {
+        "evaluate",
+        "prototypes",
+        "lloyd",
+        "screen",
+        "screen-statistics",
+        "screen-calibrate",
+        "orchestra-centroids",
+        "class-statistics",
+    }
 )
 
 

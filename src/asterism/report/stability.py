@@ -1,4 +1,4 @@
-"""The picture of an estimate: how many dense regions there are at each radius, and what was read from that."""
+"""The picture of an estimate: dense regions at each radius, or the score of each candidate, and what was read there."""
 
 from __future__ import annotations
 
@@ -9,14 +9,37 @@ from matplotlib.figure import Figure
 
 from asterism.errors import AsterismError
 from asterism.estimation import Estimate
+from asterism.estimators import Search
 from asterism.files import replacing
 from asterism.report.style import BLUE, INK, MUTED, ORANGE, RULE, canvas, styled
 
 KINDS = ("svg", "png")
 
 
-@styled
 def stability_curve(found: Estimate) -> Figure:
+    """What a method that weighs candidates saw in each of them, else the count at every radius."""
+    return count_by_radius(found) if found.search is None else score_by_candidate(found, found.search)
+
+
+@styled
+def score_by_candidate(found: Estimate, search: Search) -> Figure:
+    """The score of each number of classes, those that score nearly as well as the best, the estimate, its interval."""
+    figure, axes = canvas(3.4)
+    (low, high), (least, most) = found.interval, search.near
+    axes.axvspan(least - 0.5, most + 0.5, color=RULE, alpha=0.6, linewidth=0, label=f"near the best, {least} to {most}")
+    axes.axvspan(low - 0.1, high + 0.1, color=ORANGE, alpha=0.25, linewidth=0, label=f"interval, {low} to {high}")
+    axes.axvline(found.estimated, color=ORANGE, linewidth=1.2, label=f"estimate ({found.method}), {found.estimated}")
+    axes.plot(search.classes, search.scores, color=BLUE, linewidth=1.3, marker="o", markersize=2.5, label="score")
+    axes.set_xlabel("classes")
+    axes.set_ylabel("score")
+    axes.set_title(found.verdict, loc="left", weight="bold")
+    axes.grid(axis="y")
+    figure.legend(loc="outside right upper", labelcolor=MUTED)
+    return figure
+
+
+@styled
+def count_by_radius(found: Estimate) -> Figure:
     """The count at every radius, the paper's grid on it, the estimate, its interval and its plateau."""
     figure, axes = canvas(3.4)
     low, high = found.interval

@@ -89,7 +89,7 @@ def explain(folder: Path, simulation: Simulation, state: State, stage: str) -> N
     explained = {
         "format": FORMAT,
         "stage": stage,
-        "estimate": _estimate(pool, novel, number(simulation.experiment.seed, "explained estimate", stage)),
+        "estimate": _estimate(pool, novel, found.rows[: found.before], simulation.experiment.seed, stage),
         **_map(pool, found, begin),
         "exemplars": list(_exemplars(found)),
     }
@@ -160,11 +160,20 @@ def _found(simulation: Simulation, state: State, stage: str, layout: str) -> Fou
     )
 
 
-def _estimate(pool: Pool, novel: Novel, seed: int) -> dict[str, Any] | None:
+def _estimate(pool: Pool, novel: Novel, known: Floats, seed: int, stage: str) -> dict[str, Any] | None:
     """What the stage's estimator makes of the pool, also where the number was given; None of a pool it refuses."""
-    method = novel.discovery.estimator.name
+    settings = novel.discovery.estimator
     try:
-        explained = estimate(pool.centres, participants=pool.sites, prototypes=True, method=method, seed=seed)
+        explained = estimate(
+            pool.centres,
+            participants=pool.sites,
+            prototypes=True,
+            method=settings.name,
+            settings=settings,
+            known=known,
+            sizes=pool.sizes,
+            seed=number(seed, "estimate", stage),  # as the stage drew
+        )
     except AsterismError:
         return None
     # Without its measured time, so that equal runs have equal files.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 
 import torch
@@ -14,6 +15,7 @@ from asterism.model import PLAIN, Speed
 # Compiling ResNet-18 took about 20 s on an H200 and saves about 5 µs an image of 32×32 pixels (results/bench).
 WORTH_COMPILING = 4_000_000 * 32 * 32  # pixels
 AT_ONCE = 5  # participants on one GPU: each on a stream of its own fills the gaps of the others
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, LARGEST = -1, -3, 1 << 30  # of mallopt(3)
 
 
 def computing_devices(name: str) -> list[torch.device]:
@@ -43,6 +45,7 @@ def prepared(experiment: Experiment) -> list[torch.device]:
     devices = computing_devices(machine.device)
     if machine.threads:
         torch.set_num_threads(machine.threads)
+    keep_freed_memory()
     on_gpu = devices[0].type == "cuda"
     if on_gpu:
         torch.use_deterministic_algorithms(machine.exact)
@@ -52,8 +55,20 @@ def prepared(experiment: Experiment) -> list[torch.device]:
     return [devices[i % len(devices)] for i in range(min(workers, experiment.federation.clients))]
 
 
+def keep_freed_memory() -> None:
+    """Tensors are made of memory that earlier ones left, where the C library is glibc.
+
+    By itself it gives every block of more than 32 MiB back and asks for new pages the next time, whose faults cost
+    several times what copying a model costs, and a quarter of a training step (docs/scaling.md).
+    """
+    library = ctypes.CDLL(None)
+    if hasattr(library, "gnu_get_libc_version"):
+        library.mallopt(M_MMAP_THRESHOLD, LARGEST)
+        library.mallopt(M_TRIM_THRESHOLD, LARGEST)
+
+
 def speed(experiment: Experiment, split: FederationSplit, device: torch.device, pixels: int) -> Speed:
-    """How training computes: on a CPU, and where exactness is asked for, the plain path.
+    """How networks compute: on a CPU, and where exactness is asked for, the plain path.
 
     ``pixels`` are those of one image.
     """
@@ -62,7 +77,7 @@ def speed(experiment: Experiment, split: FederationSplit, device: torch.device, 
         return PLAIN
     worthwhile = planned_images(experiment, split) * pixels >= WORTH_COMPILING
     compile = machine.compile == "always" or (machine.compile == "auto" and worthwhile)
-    return Speed(half=True, compiled=batch if compile else 0, graphs=True)
+    return Speed(half=True, compiled=batch if compile else 0, graphs=True, reading=True)
 
 
 def planned_images(experiment: Experiment, split: FederationSplit) -> int:

@@ -1,0 +1,1 @@
+"""Ours beside other frameworks, on the same work: see ``__main__``."""

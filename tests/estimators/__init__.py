@@ -1,0 +1,1 @@
+"""Tests of ``asterism.estimators``, one file per method."""
