@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("federated", "federated.*", "algorithms", "algorithms.*", "evaluation"),
     ("report", "report.*"),
     ("runs", "runs.*", "experiment"),
-    ("suite",),
+    ("suite", "suite.*"),
     ("cli", "cli_*", "__main__", "__init__"),
 )
 FLOWER_ADAPTER = "runs.flower"

@@ -131,14 +131,14 @@ def site_with_share() -> Site:
 def test_a_participant_that_never_screened_learns_from_its_whole_share() -> None:
     site = site_with_share()
     assert memory.novel_share(site, "novel-1") == site.share("novel-1")
-    assert memory.pseudo_labelled(site, "novel-1") is None
+    assert len(memory.pseudo_labelled(site, "novel-1")) == 0
 
 
 def test_one_that_found_nothing_has_nothing_to_learn_from() -> None:
     site, none = site_with_share(), torch.empty(0)
     memory.keep(site, "novel-1", memory.empty(), none.long(), none.long(), none)
     assert len(memory.novel_share(site, "novel-1")) == 0
-    assert memory.pseudo_labelled(site, "novel-1") is None
+    assert len(memory.pseudo_labelled(site, "novel-1")) == 0
 
 
 def test_what_was_kept_is_found_again_by_stage() -> None:
@@ -148,9 +148,8 @@ def test_what_was_kept_is_found_again_by_stage() -> None:
     assert memory.novel_share(site, "novel-1").indices.tolist() == [4, 2]
     assert memory.novel_share(site, "novel-2").indices.tolist() == list(range(10))
     found = memory.pseudo_labelled(site, "novel-1")
-    assert found is not None
-    share, labels, confidence = found
-    assert (share.indices.tolist(), labels.tolist()) == ([7, 3], [1, 0])
-    assert confidence.tolist() == pytest.approx([0.9, 0.6])
+    assert (found.indices.tolist(), found.targets[found.indices].tolist()) == ([7, 3], [1, 0])
+    assert (found.targets >= 0).sum() == 2
+    assert memory.pseudo_labelled(site, "novel-1", 0.7).indices.tolist() == [7]
     assert [earlier.indices.tolist() for earlier in memory.earlier_shares(site, "novel-2")] == [[4, 2]]
     assert memory.earlier_shares(site, "novel-1") == []

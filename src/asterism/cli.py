@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asterism import cli_config, cli_data, cli_inspect
+from asterism import cli_config, cli_data, cli_inspect, cli_suite
 from asterism.errors import AsterismError
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ app = typer.Typer(
 app.add_typer(cli_data.app, name="data")
 app.add_typer(cli_config.app, name="config")
 cli_inspect.register(app)
+cli_suite.register(app)
 
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one setting by its dotted key.")

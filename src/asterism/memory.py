@@ -101,14 +101,18 @@ def novel_share(site: Site, stage: str) -> Share:
     return replace(share, indices=rows.to(share.indices.device))
 
 
-def pseudo_labelled(site: Site, stage: str) -> tuple[Share, Tensor, Tensor] | None:
-    """The images that screening took for known, with pseudo-labels and confidences; None where there are none."""
-    entry = site.store.get(SCREENED + stage)
-    if entry is None or len(entry["rows"]) == 0:
-        return None
+def pseudo_labelled(site: Site, stage: str, confidence: float = 0.0) -> Share:
+    """The images that screening took for known, and surely enough; targets are what it took them for, −1 elsewhere."""
     share = site.share(stage)
+    entry = site.store.get(SCREENED + stage)
+    if entry is None:
+        return replace(share, indices=share.indices[:0])
     device = share.indices.device
-    return replace(share, indices=entry["rows"].to(device)), entry["labels"].to(device), entry["confidence"].to(device)
+    sure = entry["confidence"] >= confidence
+    rows, labels = entry["rows"][sure].to(device), entry["labels"][sure].to(device)
+    targets = torch.full_like(share.targets, -1)
+    targets[rows] = labels.to(targets.dtype)
+    return replace(share, targets=targets, indices=rows)
 
 
 def earlier_shares(site: Site, stage: str) -> list[Share]:

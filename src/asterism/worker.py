@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -24,16 +25,20 @@ class Worker:
     """One network on one device, its state laid out flat; participants take turns with it."""
 
     def __init__(
-        self, build: Callable[[int], Network], rows: int, device: torch.device | str = "cpu", speed: Speed = PLAIN
+        self,
+        build: Callable[[int], Network],
+        rows: int,
+        device: torch.device | str = "cpu",
+        speed: Speed = PLAIN,
+        lane: int = 0,
     ) -> None:
-        self._build, self.speed = build, speed
+        self._build, self.speed, self._lane = build, speed, lane
         self.device = torch.device(device)
         self._twins: dict[str, Worker] = {}
         self._companions: dict[str, Companion] = {}
         self._held: dict[str, Tensor] = {}
         self.generators: dict[str, torch.Generator] = {}
         self.programs: dict[object, Any] = {}  # local steps to be used again, until the layout changes
-        self._stream: torch.cuda.Stream | None = None
         self._lay_out(build(rows))
 
     @classmethod
@@ -45,9 +50,10 @@ class Worker:
         seed: int,
         device: str = "cpu",
         speed: Speed = PLAIN,
+        lane: int = 0,
     ) -> Worker:
-        """A worker with the freshly initialised network of a run."""
-        return cls(lambda n: network(architecture, shape, n, seed), rows, device, speed)
+        """A worker with the freshly initialised network of a run; those that work at once differ in ``lane``."""
+        return cls(lambda n: network(architecture, shape, n, seed), rows, device, speed, lane)
 
     def _lay_out(self, net: Network) -> None:
         self.programs.clear()
@@ -157,11 +163,11 @@ class Worker:
         if self.device.type != "cuda":
             yield
             return
-        self._stream = self._stream or torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        self._stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self._stream):
+        own = stream(self.device, self._lane)
+        own.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(own):
             yield
-        self._stream.synchronize()
+        own.synchronize()
 
     @contextmanager
     def training(self, batch_statistics: bool) -> Iterator[None]:
@@ -172,6 +178,16 @@ class Worker:
             yield
         finally:
             self.network.speed = PLAIN
+
+
+@cache
+def stream(device: torch.device, lane: int) -> torch.cuda.Stream:
+    """The stream of a lane, the same for all runs of a process.
+
+    torch hands out 32 streams a device, and after that the same ones again: with new ones for every run, one worker
+    would in the end compute on the stream that another is capturing a graph of.
+    """
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _shapes(named: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

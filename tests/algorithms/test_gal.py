@@ -12,9 +12,11 @@ from asterism.algorithms.gal import alarm, monitors
 from asterism.algorithms.screen import Screening
 from asterism.evaluation import measure
 from asterism.flow import Answer, Answers, Ask, Collect, Reply, State, Sum, Total
+from asterism.memory import pseudo_labelled
 from asterism.site import Share
+from asterism.training import Train
 from tests.contract.test_novel import KNOWN, Stage
-from tests.synthetic import pictures
+from tests.synthetic import everything, pictures
 
 
 def novel_accuracy(stage: Stage, state: State) -> float:
@@ -136,3 +138,21 @@ def test_a_missed_round_keeps_the_model() -> None:
     stage.run(keep=states.append)
     assert torch.equal(states[0].tensors["parameters"], states[-1].tensors["parameters"])
     assert math.isfinite(float(states[-1].tensors["parameters"].sum()))
+
+
+def test_images_taken_for_known_keep_novel_rows_away_from_known_images() -> None:
+    """GAL-mixture: with the filter on, what screening kept is learned under the label the known head gives it."""
+    mixed = Screening(filter=True, threshold=None, false_alarm=0.05, mixture=1.0)
+    train, strayed = Train(batch=8, local_epochs=4, lr=0.05), {}
+    for weight in (0.0, 1.0):
+        stage = Stage("gal", rounds=10, train=train, pseudo=weight)
+        stage.screening = mixed
+        end, images = stage.run(rounds=4), pictures(20, seed=2)
+        joint = measure(end, stage.tiny.worker, everything(images), KNOWN, 4)["joint"]
+        strayed[weight] = int(joint[:KNOWN, KNOWN:].sum())  # known images that are called novel
+    assert strayed[1.0] < strayed[0.0]
+    site = stage.site("site-0")
+    kept = pseudo_labelled(site, "novel-1")
+    assert len(kept) > 0
+    truth = site.share("novel-1").targets[kept.indices]
+    assert float((kept.targets[kept.indices] == truth).float().mean()) > 0.8

@@ -156,7 +156,7 @@ def test_the_filter_is_equation_5_of_the_known_rows() -> None:
     for name in NAMES:
         site = fleet.site(name)
         found, known = memory.novel_share(site, STAGE), memory.pseudo_labelled(site, STAGE)
-        for rows, below in ((found.indices, True), (known[0].indices if known else torch.empty(0).long(), False)):
+        for rows, below in ((found.indices, True), (known.indices, False)):
             for row in rows.tolist():
                 z = represented(worker, Share(images, images.labels, torch.tensor([row])))[0]
                 largest = max(float(z @ p / (z.norm() * p.norm())) for p in prototypes)
@@ -182,14 +182,16 @@ def test_taken_for_known_means_labelled_by_the_known_head() -> None:
     worker.load(state.tensors)
     right = total = 0
     for name in NAMES:
-        found = memory.pseudo_labelled(fleet.site(name), STAGE)
-        assert found is not None
-        share, labels, confidence = found
+        site = fleet.site(name)
+        share = memory.pseudo_labelled(site, STAGE)
+        labels, truth = share.targets[share.indices], site.share(STAGE).targets[share.indices]
         logits = represented(worker, share) @ worker.network.prototypes.detach()[:3].T
+        confidence = logits.softmax(dim=1).amax(dim=1)
         assert torch.equal(labels, logits.argmax(dim=1))
-        torch.testing.assert_close(confidence, logits.softmax(dim=1).amax(dim=1))
-        known = share.targets[share.indices] < 3
-        right, total = right + int((labels == share.targets[share.indices])[known].sum()), total + int(known.sum())
+        sure = memory.pseudo_labelled(site, STAGE, 0.9)
+        assert set(sure.indices.tolist()) == set(share.indices[confidence >= 0.9].tolist())
+        known = truth < 3
+        right, total = right + int((labels == truth)[known].sum()), total + int(known.sum())
     assert right / total > 0.9
 
 

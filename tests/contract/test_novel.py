@@ -63,7 +63,7 @@ class Stage:
             f"site-{k}": (images.labels >= KNOWN).nonzero().flatten()[k::3] for k in range(3)
         }
         self.method, self.p = ALGORITHMS[method], self._params(method, settings)
-        self.discovery = Discovery(clusters=4, classes=2)
+        self.discovery, self.screening = Discovery(clusters=4, classes=2), Screening()
         self.stores: dict[str, dict[str, dict[str, torch.Tensor]]] = {}
         self.asks: list[Ask] = []
         self.losses: list[float] = []  # mean per step, one a round
@@ -97,7 +97,7 @@ class Stage:
             self.tiny.setup,
             rounds=rounds,
             discovery=self.discovery,
-            screening=Screening(),
+            screening=self.screening,
         )
         return run(flow, self.answer, keep)
 

@@ -11,15 +11,17 @@ Departures (docs/departures.md): the server takes the EMA after averaging, which
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from asterism.algorithms.anchor import Anchor, released
 from asterism.algorithms.discover import Discovery
+from asterism.algorithms.labelled import labelled_draws
 from asterism.algorithms.local import Local, Setup, train_share
 from asterism.algorithms.remember import Remember, remembering
 from asterism.algorithms.screen import Screening
@@ -28,7 +30,7 @@ from asterism.config import Section
 from asterism.data.augment import augment
 from asterism.flow import Flow, Options, Reply, State, Tensors, Total
 from asterism.losses import pairwise_loss, same_ranking, semantic_weighted_loss, semantic_weights
-from asterism.memory import novel_share
+from asterism.memory import novel_share, pseudo_labelled
 from asterism.site import Site
 from asterism.training import Batch, Step
 
@@ -47,6 +49,8 @@ class Gal(Section):
     loss: Literal["swl", "bce"] = "swl"  # bce: the pairwise loss of Eq. 11
     forgetting: Literal["ema", "distillation"] = "ema"
     remember: Remember = Remember()  # of distillation
+    pseudo: Annotated[float, Field(ge=0)] = 1.0  # weight of cross entropy on images that screening took for known
+    confidence: Annotated[float, Field(ge=0, le=1)] = 0.0  # the least of them that count
 
     @property
     def held(self) -> float:
@@ -91,7 +95,8 @@ def train_locally(site: Site, tensors: Tensors, options: Options) -> Reply:
         local,
         novel_share(site, local.stage),
         lambda: novel_step(site, local, p, tensors, frozen),
-        program=f"gal {options['method']}",
+        # With and without images taken for known, the step is another.
+        program=f"gal {options['method']} {len(pseudo_labelled(site, local.stage, p.confidence)) > 0}",
         frozen_rows=frozen,
         batch_statistics=p.batch_statistics,
         kept=1 - p.held,
@@ -103,6 +108,7 @@ def novel_step(site: Site, local: Local, p: Gal, tensors: Tensors, frozen: int) 
     network = site.worker.network
     rng = site.worker.generator(local.seed, "augment", local.stage, local.round, site.name)
     held = remembering(site, local, p.remember, tensors, frozen) if p.forgetting == "distillation" else None
+    known = pseudo_labels(site, local, p)
 
     def step(pixels: Tensor, targets: Tensor) -> Batch:
         images = augment(pixels, local.augment, rng)
@@ -110,9 +116,26 @@ def novel_step(site: Site, local: Local, p: Gal, tensors: Tensors, frozen: int) 
         loss = network.speed.of(novel_loss, len(z))(z, rows, p)
         if held is not None:
             loss = loss + held(images, z)
+        if known is not None:
+            loss = loss + known(len(images))
         return Batch(images, z, loss, network.speed.of(monitors, len(z))(z, rows, p.tau))
 
     return step
+
+
+def pseudo_labels(site: Site, local: Local, p: Gal) -> Callable[[int], Tensor] | None:
+    """The paper's GAL-mixture: cross entropy on so many images that screening took for known, where there are any."""
+    network = site.worker.network
+    rng = site.worker.generator(local.seed, "pseudo-labelled", local.stage, local.round, site.name)
+    draw = labelled_draws(site, pseudo_labelled(site, local.stage, p.confidence), rng)
+    if draw is None or p.pseudo == 0:
+        return None
+
+    def loss(count: int) -> Tensor:
+        pixels, labels = draw(count)
+        return p.pseudo * cross_entropy(network(augment(pixels, local.augment, rng)), labels)
+
+    return loss
 
 
 def novel_loss(z: Tensor, rows: Tensor, p: Gal) -> Tensor:

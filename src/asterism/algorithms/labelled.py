@@ -26,18 +26,19 @@ def labelled_draws(site: Site, share: Share, rng: torch.Generator) -> Draw | Non
     """Draws so many images of a share, with replacement, as uint8 pixels and targets; None of an empty share.
 
     An epoch is one of the unlabelled images, to each batch of which labelled ones are drawn. Participants hold
-    different numbers of them, so the rows lie in a tensor that is as long as the set: a captured step serves all.
+    different numbers of them and may have labels of their own making, so rows and targets lie in tensors that are as
+    long as the set: a captured step serves all.
     """
     if len(share) == 0:
         return None
     padded = torch.zeros(len(share.images), dtype=torch.int64, device=share.indices.device)
     padded[: len(share)] = share.indices
-    rows = site.worker.hold("labelled rows", padded)
+    rows, targets = site.worker.hold("labelled rows", padded), site.worker.hold("labelled targets", share.targets)
     count = site.worker.hold("labelled count", torch.tensor(float(len(share)), device=padded.device))
 
     def draw(number: int) -> tuple[Tensor, Tensor]:
         place = torch.rand(number, generator=rng, device=rows.device) * count
         chosen = rows[place.long()]
-        return share.images.pixels[chosen], share.targets[chosen]
+        return share.images.pixels[chosen], targets[chosen]
 
     return draw

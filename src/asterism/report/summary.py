@@ -25,6 +25,7 @@ MEASURES: Mapping[str, Measure] = {
     "nmi": lambda stage: stage.nmi,
     "ari": lambda stage: stage.ari,
     "forgetting": lambda stage: stage.forgetting,
+    "true": lambda stage: None if stage.estimated is None else stage.true,
     "estimated": lambda stage: stage.estimated,
     "count_error": lambda stage: None if stage.estimated is None else count_error(stage.true, stage.estimated),
     "rounds": lambda stage: stage.rounds,
@@ -33,7 +34,13 @@ MEASURES: Mapping[str, Measure] = {
 }
 ACCURACIES = tuple(name for name in MEASURES if name.startswith(("headwise", "joint")))
 OTHERS = tuple(name for name in MEASURES if name not in ACCURACIES)
-TITLES = {"nmi": "NMI", "ari": "ARI", "count_error": "count error (%)", "images_per_second": "images / s"}
+TITLES = {
+    "true": "true count",
+    "nmi": "NMI",
+    "ari": "ARI",
+    "count_error": "count error (%)",
+    "images_per_second": "images / s",
+}
 WHOLE = frozenset({"rounds", "images_per_second"})
 
 

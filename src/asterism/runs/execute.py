@@ -6,7 +6,7 @@ import fcntl
 import os
 import platform
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -18,6 +18,7 @@ from asterism import memory
 from asterism.algorithms import gal, screen
 from asterism.data.images import Dataset
 from asterism.data.picture import site_class_picture
+from asterism.data.sources import Loaded
 from asterism.data.sources import load as load_images
 from asterism.data.split import StageSplit, load_split, make_split, save
 from asterism.errors import AsterismError
@@ -51,20 +52,26 @@ def new_folder(experiment: Experiment, out: Path | None = None) -> Path:
     return out
 
 
-def execute(folder: Path, progress: Progress | None = None) -> dict[str, Any]:
-    """Brings the run in ``folder`` to its end, from wherever it stands, and gives its results."""
+Loader = Callable[..., Loaded]  # as asterism.data.sources.load
+
+
+def execute(folder: Path, progress: Progress | None = None, load: Loader = load_images) -> dict[str, Any]:
+    """Brings the run in ``folder`` to its end, from wherever it stands, and gives its results.
+
+    ``load`` reads the images; several runs of a process may share what it gives.
+    """
     if not (folder / "config.toml").exists():
         raise AsterismError("not a run folder: it has no config.toml", where=str(folder))
     experiment = load_experiment(folder / "config.toml")
     with _locked(folder):
         for stale in folder.rglob(".*.part"):  # what a kill left half-written
             stale.unlink()
-        return _execute(folder, experiment, progress or Silent())
+        return _execute(folder, experiment, progress or Silent(), load)
 
 
-def _execute(folder: Path, experiment: Experiment, progress: Progress) -> dict[str, Any]:
+def _execute(folder: Path, experiment: Experiment, progress: Progress, load: Loader) -> dict[str, Any]:
     kept = RunFolder(folder)
-    loaded = load_images(experiment.data, seed=experiment.seed)
+    loaded = load(experiment.data, seed=experiment.seed)
     simulation = _simulation(folder, experiment, loaded.dataset, kept)
     for stage in simulation.stages:
         progress.drawn(site_class_picture(simulation.split, stage, loaded.dataset.train.labels))

@@ -117,7 +117,10 @@ def simulate(
     known = split.stages[0].classes
     rows, shape = experiment.known.rows(len(known)), dataset.train.shape
     fast = speed(experiment, split, devices[0], math.prod(shape[1:]))
-    workers = [Worker.of(experiment.model, shape, rows, experiment.seed, str(device), fast) for device in devices]
+    workers = [
+        Worker.of(experiment.model, shape, rows, experiment.seed, str(device), fast, lane)
+        for lane, device in enumerate(devices)
+    ]
     stores = stores or Stores()
     shares = {stage.name: stage.shares for stage in split.stages}
     images = {device: dataset.train.to(device) for device in devices}
