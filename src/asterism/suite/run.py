@@ -133,7 +133,9 @@ class Runner:
             raise AsterismError(self._broken[folder])
         try:
             return trained(plan, self.work, progress, loaded_once)
-        except AsterismError as error:
+        except OutOfTime:
+            raise
+        except Exception as error:
             self._broken[folder] = sentence(error)
             raise
 
