@@ -171,13 +171,14 @@ def audit(
     """Attack prototypes: which images can be read out of them, by how many images stand behind one."""
     from asterism.files import write_json, write_text
     from asterism.report.gallery import gallery
-    from asterism.report.style import svg
+    from asterism.report.style import as_file, svg
     from asterism.runs.audit import audit as attacked
     from asterism.runs.audit import without_pictures
 
     told = attacked(folder, stage=stage, each=each, steps=steps)
     written = [folder / "audit.json", folder / "audit.svg"]
-    write_text(written[1], svg(gallery(told["groups"]), "audit", "Recovered images beside the nearest real ones"))
+    drawn = svg(gallery(told["groups"]), "audit", "Recovered images beside the nearest real ones")
+    write_text(written[1], as_file(drawn))
     if out is not None:
         write_json(out, without_pictures(told))
         written.append(out)

@@ -106,7 +106,7 @@ def test_the_command_keeps_pictures_in_the_run_and_numbers_outside(tmp_path: Pat
     done = CliRunner().invoke(app, ["audit", str(run), "--each", "1", "--steps", "5", "--out", str(out)])
     assert done.exit_code == 0, done.output
     assert "blind" in done.stdout
-    assert (run / "audit.svg").read_text().startswith("<svg")
+    assert (run / "audit.svg").read_text().startswith("<svg xmlns=")
     assert "pictures" in (run / "audit.json").read_text() and "pictures" not in out.read_text()
     page = reproduction([], read_audits(tmp_path / "results"))
     assert "### demo, seed 2023, novel-1" in page and "| made | 1 | 1 |" in page

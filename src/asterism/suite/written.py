@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
 from asterism.files import write_text
+from asterism.report.style import as_file
 from asterism.suite.table import COMPARED, MEASURES, Line, Table, average_count_error, words
 
 LEGEND = (
@@ -190,13 +192,19 @@ svg {{ display: block; width: 100%; }}
 
 
 def write(table: Table, folder: Path, pictures: Mapping[str, str] | None = None) -> list[Path]:
-    """The files of the table in ``folder``: table.md, table.csv, table.html and its pictures."""
+    """The files of the table in ``folder``: table.md, table.csv, table.html and its pictures, by name."""
     pictures = pictures or {}
     texts = {
         "table.md": markdown(table),
         "table.csv": comma_separated(table),
         "table.html": web_page(table, tuple(pictures.values())),
     }
+    texts |= {f"{file_name(name)}.svg": as_file(picture) for name, picture in pictures.items()}
     for name, text in texts.items():
         write_text(folder / name, text)
     return [folder / name for name in texts]
+
+
+def file_name(name: str) -> str:
+    """The name of a picture as one of a file."""
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
