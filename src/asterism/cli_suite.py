@@ -154,6 +154,8 @@ def _say_outcomes(suites: list[Suite], outcomes: list[Outcome], written: list[Pa
         )
         for label, sentence in outcome.failed.items():
             typer.echo(f"  failed: {label}: {sentence}")
+        for name, sentence in outcome.absent.items():
+            typer.echo(f"  left out: {name}: {sentence}")
         if outcome.left:
             typer.echo("  the budget is spent; the same command goes on")
     for file in written:

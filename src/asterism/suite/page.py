@@ -34,9 +34,9 @@ READING = """## How to read the tables
 
 # As in the paper; others follow.
 ORDER = (
-    "main", "two-stages", "algorithms", "init", "central", "central-own", "heterogeneity", "alpha",
+    "main", "gal", "two-stages", "algorithms", "init", "central", "central-own", "heterogeneity", "alpha",
     "partitions-cifar100", "partitions-tiny-imagenet", "partitions-imagenet-subset", "fine-grained", "class-numbers",
-    "class-numbers-fine-grained", "sensitivity-eta", "sensitivity-beta", "participants", "forgetting",
+    "class-numbers-fine-grained", "sensitivity-eta", "sensitivity-beta", "participants", "forgetting", "recipes",
 )  # fmt: skip
 
 
