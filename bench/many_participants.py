@@ -1,6 +1,6 @@
 """Memory and time of one round in which every participant answers: it must not grow with their number.
 
-    python -m bench.many_participants --out results/bench/many-participants-cpu.json
+    python -m bench.many_participants
 
 Each participant has four 8×8 images and trains the small network on them for one epoch. Every number of participants
 is measured in a process of its own, so that one peak does not hide in another.
@@ -25,7 +25,7 @@ from asterism.files import write_json
 from asterism.flow import State
 from asterism.runs.simulate import simulate
 from asterism.seeds import generator
-from bench.record import described
+from bench.record import described, results_file
 
 IMAGES_EACH = 4
 CLASSES = 4
@@ -86,8 +86,7 @@ def main(
         line = subprocess.run(call, capture_output=True, text=True, check=True).stdout
         print(line.strip())
         found["runs"].append(json.loads(line))
-    if out is not None:
-        write_json(out, found)
+    write_json(out or results_file("many-participants", "cpu"), found)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Time and memory of the exact spanning tree of a pool, beside the paper's 51 runs of DBSCAN where they end.
 
-    python -m bench.tree --out results/bench/tree-cpu.json
+    python -m bench.tree
 
 Each size is measured in a process of its own, so that one peak does not hide in another; its threads are those that
 ``OMP_NUM_THREADS`` allows. Points are float32 with 512 dimensions, once noise and once Gaussian groups of fifty.
@@ -27,7 +27,7 @@ from asterism.files import write_json
 from asterism.prototypes import paper_grid
 from asterism.seeds import number
 from asterism.spanning import tree
-from bench.record import described
+from bench.record import described, results_file
 
 DIMENSIONS = 512
 GROUP = 50
@@ -102,8 +102,7 @@ def main(
             line = subprocess.run(call, capture_output=True, text=True, check=True).stdout
             print(line.strip(), flush=True)
             found["runs"].append(json.loads(line))
-    if out is not None:
-        write_json(out, found)
+    write_json(out or results_file("tree", "cpu"), found)
 
 
 if __name__ == "__main__":
