@@ -2,6 +2,10 @@
 
     python -m bench.peers                  on this machine's CPU
     python -m bench.peers --device cuda --wheels FOLDER
+    pip download --python-version 3.12 --only-binary=:all: --no-deps -d FOLDER -r bench/peers/pfl.txt
+    pip download --python-version 3.12 --only-binary=:all: --no-deps -d FOLDER -r bench/peers/flower-local.txt
+
+(the last two fill the folder for a machine without a network: 27 MB; Ray alone has 75, and FedLab has no wheel).
 
 Every peer is a process of its own with packages of its own, installed once from its pinned list beside this file into
 ``--environments`` (from the network, or without one from ``--wheels``); torch and numpy are this environment's, the
@@ -16,9 +20,9 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,12 +39,12 @@ FLOWER_RAY = "flower-ray"
 
 @dataclass(frozen=True)
 class Peer:
-    """How a peer is started: its adapter, what that is told, its packages, and further environment variables."""
+    """How a peer is started: its adapter, what that is told, its packages, and how its work differs from others'."""
 
     module: str
     arguments: tuple[str, ...] = ()
     packages: str = ""
-    variables: tuple[tuple[str, str], ...] = ()
+    other: tuple[tuple[str, Any], ...] = ()
 
 
 PEERS = {
@@ -48,7 +52,7 @@ PEERS = {
     "eager loop": Peer("eager"),
     "pfl": Peer("pfl", packages="pfl"),
     "fedlab": Peer("fedlab", packages="fedlab"),
-    "flower-local": Peer("flower", ("local",), "flower"),
+    "flower-local": Peer("flower", ("local",), "flower-local"),
     FLOWER_RAY: Peer("flower", (), "flower"),
 }
 WORKS = {
@@ -61,7 +65,7 @@ WORKS = {
         "payload-bound": Work(trains=False, images=2, device="cuda"),
         "tiny": Work("small", images=2048, batch=256, device="cuda"),
         "compute-bound, TF32 peers": Work(images=4096, device="cuda"),
-        "compute-bound, bfloat16 peers": Work(images=4096, device="cuda", half=True),
+        "compute-bound, bfloat16 peers": Work(images=4096, device="cuda", half=True, channels_last=True),
     },
 }
 REACH = 0.35  # how far apart two peers' models may have moved from where all began, as a part of the distance
@@ -75,13 +79,13 @@ class Playing:
     """One peer at one work, ready to play rounds."""
 
     def __init__(self, peer: Peer, work: Work, folder: Path | None) -> None:
-        paths = [folder, ROOT / "src", ROOT] if folder else [ROOT / "src", ROOT]
+        paths = [*([folder] if folder else []), ROOT / "src", ROOT, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         hidden = {} if work.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
         more = {"PYTHONPATH": os.pathsep.join(map(str, paths)), "PFL_PYTORCH_DEVICE": work.device, **hidden}
         call = [sys.executable, "-m", f"bench.peers.{peer.module}", *peer.arguments]
         self._process = subprocess.Popen(
             call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-            env={**os.environ, **more, **dict(peer.variables)}, errors="replace",
+            env={**os.environ, **more}, errors="replace",
         )  # fmt: skip
         self.versions = self._answer(json.dumps(asdict(work)))["ready"]
 
@@ -130,16 +134,17 @@ def environment(packages: str, folder: Path, wheels: Path | None) -> Path | None
     return made
 
 
-def compared(name: str, work: Work, peers: Sequence[str], repeats: int, folders: tuple[Path, Path | None]) -> list[Any]:
-    """One row for each peer at one work."""
+def compared(
+    name: str, work: Work, peers: Mapping[str, Peer], repeats: int, folders: tuple[Path, Path | None]
+) -> list[Any]:
+    """One row for each peer at one work; ratios are to the first of them."""
     refused: dict[str, str] = {}
     rounds: dict[str, list[dict[str, float]]] = {}
     with ExitStack() as stack:
         playing: dict[str, Playing] = {}
-        for peer in peers:
+        for peer, how in peers.items():
             try:
-                how = PEERS[peer]
-                playing[peer] = Playing(how, work, environment(how.packages, *folders))
+                playing[peer] = Playing(how, replace(work, **dict(how.other)), environment(how.packages, *folders))
                 stack.callback(playing[peer].stop)
                 rounds[peer] = [playing[peer].round()]  # warm-up: first kernels, first pages, compiling
             except Refused as reason:
@@ -147,7 +152,7 @@ def compared(name: str, work: Work, peers: Sequence[str], repeats: int, folders:
         for _ in range(repeats):
             for peer in rounds:
                 rounds[peer].append(playing[peer].round())
-    ours = rounds["asterism"]
+    ours = rounds[next(iter(peers))]
     rows: list[dict[str, Any]] = [{"work": name, "peer": peer, "not_run": why} for peer, why in refused.items()]
     for peer, found in rounds.items():
         if work.trains and abs(found[0]["moved"] / ours[0]["moved"] - 1) > REACH:
@@ -190,7 +195,9 @@ def main(
         chosen = ["asterism", *chosen]  # all ratios are to ours
     for name, work in WORKS[device].items():
         if name.startswith(tuple(works.split(","))):
-            found["runs"] += compared(name, work, chosen, repeats, (environments.resolve(), wheels))
+            found["runs"] += compared(
+                name, work, {peer: PEERS[peer] for peer in chosen}, repeats, (environments.resolve(), wheels)
+            )
             print(table(found["runs"]), flush=True)
             write_json(out or results_file("peers", device), found)
 
