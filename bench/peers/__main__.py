@@ -20,8 +20,9 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -83,8 +84,10 @@ class Playing:
         hidden = {} if work.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
         more = {"PYTHONPATH": os.pathsep.join(map(str, paths)), "PFL_PYTORCH_DEVICE": work.device, **hidden}
         call = [sys.executable, "-m", f"bench.peers.{peer.module}", *peer.arguments]
+        # A pipe that nobody reads would fill up.
+        self._said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         self._process = subprocess.Popen(
-            call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+            call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True, cwd=ROOT,
             env={**os.environ, **more}, errors="replace",
         )  # fmt: skip
         self.versions = self._answer(json.dumps(asdict(work)))["ready"]
@@ -95,11 +98,15 @@ class Playing:
 
     def stop(self) -> None:
         """The process has ended."""
-        self._process.stdin.close()  # type: ignore[union-attr]  # a pipe
+        with suppress(OSError):  # what was still to be written, nobody reads any more
+            self._process.stdin.close()  # type: ignore[union-attr]  # a pipe
         try:
             self._process.wait(30)
         except subprocess.TimeoutExpired:
             self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()  # type: ignore[union-attr]  # a pipe
+        self._said.close()
 
     def _answer(self, line: str) -> dict[str, Any]:
         pipe, output = self._process.stdin, self._process.stdout
@@ -113,8 +120,11 @@ class Playing:
                     return answer
         except BrokenPipeError:
             pass
-        said = (self._process.stderr.read() if self._process.stderr else "").strip().splitlines()
-        raise Refused(said[-1] if said else f"ended with {self._process.wait()}")
+        ended = self._process.wait()
+        self._said.seek(0)
+        said = self._said.read().strip().splitlines()
+        self.stop()
+        raise Refused(said[-1] if said else f"ended with {ended}")
 
 
 def environment(packages: str, folder: Path, wheels: Path | None) -> Path | None:
@@ -152,7 +162,10 @@ def compared(
         for _ in range(repeats):
             for peer in rounds:
                 rounds[peer].append(playing[peer].round())
-    ours = rounds[next(iter(peers))]
+    first = next(iter(peers))
+    if first in refused:
+        raise Refused(f"{first}, to which all are compared: {refused[first]}")
+    ours = rounds[first]
     rows: list[dict[str, Any]] = [{"work": name, "peer": peer, "not_run": why} for peer, why in refused.items()]
     for peer, found in rounds.items():
         if work.trains and abs(found[0]["moved"] / ours[0]["moved"] - 1) > REACH:
