@@ -10,7 +10,8 @@
 Every peer is a process of its own with packages of its own, installed once from its pinned list beside this file into
 ``--environments`` (from the network, or without one from ``--wheels``); torch and numpy are this environment's, the
 same for all. Rounds of the peers are interleaved, and the table gives medians of their ratios to ours, so that what
-else the machine does falls on all alike. A peer that cannot be run is named with the reason.
+else the machine does falls on all alike; where others use the machine, look at the processor's seconds that
+``--threads 1`` gives, which leave out waiting. A peer that cannot be run is named with the reason.
 """
 
 from __future__ import annotations
@@ -175,6 +176,8 @@ def compared(
         row = {"work": name, "peer": peer, "seconds_per_round": seconds, "times_ours": round(ratio, 2)}
         if work.trains:
             row["images_per_second"] = round(work.trained / seconds, 1)
+        if peer != FLOWER_RAY:  # whose clients are other processes
+            row["processor_seconds"] = round(statistics.median(r["processor"] for r in found[1:]), 4)
         row |= {"first_round_seconds": found[0]["seconds"], "rounds_seconds": [r["seconds"] for r in found[1:]]}
         rows.append(row | {"load": [r["load"] for r in found[1:]], "versions": playing[peer].versions})
     return rows
@@ -182,14 +185,14 @@ def compared(
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """The rows as lines of text."""
-    lines = [f"{'work':31}{'peer':14}{'s a round':>10}{'× ours':>8}{'images/s':>11}"]
+    lines = [f"{'work':31}{'peer':14}{'s a round':>10}{'× ours':>8}{'images/s':>11}{'processor s':>13}"]
     for row in rows:
         start = f"{row['work']:31}{row['peer']:14}"
         if "not_run" in row:
             lines.append(f"{start}  not run: {row['not_run'][:80]}")
             continue
-        rate = row.get("images_per_second")
-        lines.append(f"{start}{row['seconds_per_round']:10.3f}{row['times_ours']:8.2f}{rate or '':>11}")
+        rate, processor = row.get("images_per_second", ""), row.get("processor_seconds", "")
+        lines.append(f"{start}{row['seconds_per_round']:10.3f}{row['times_ours']:8.2f}{rate:>11}{processor:>13}")
     return "\n".join(lines)
 
 
@@ -198,6 +201,7 @@ def main(
     peers: Annotated[str, typer.Option(help="Names, separated by commas.")] = ",".join(PEERS),
     works: Annotated[str, typer.Option(help="Beginnings of their names, separated by commas.")] = "",
     repeats: Annotated[int, typer.Option(help="Rounds measured of each.")] = 5,
+    threads: Annotated[int, typer.Option(help="Of each peer on a CPU; of Ray, actors.")] = 2,
     out: Annotated[Path | None, typer.Option(help="JSON file of the results.")] = None,
     environments: Annotated[Path, typer.Option(help="Where the peers' packages lie.")] = Path("runs/peers"),
     wheels: Annotated[Path | None, typer.Option(help="Folder of wheels, where there is no network.")] = None,
@@ -208,8 +212,9 @@ def main(
         chosen = ["asterism", *chosen]  # all ratios are to ours
     for name, work in WORKS[device].items():
         if name.startswith(tuple(works.split(","))):
+            how = {peer: PEERS[peer] for peer in chosen}
             found["runs"] += compared(
-                name, work, {peer: PEERS[peer] for peer in chosen}, repeats, (environments.resolve(), wheels)
+                name, replace(work, threads=threads), how, repeats, (environments.resolve(), wheels)
             )
             print(table(found["runs"]), flush=True)
             write_json(out or results_file("peers", device), found)

@@ -135,13 +135,13 @@ def serve(work: Work, versions: Mapping[str, str], play: Callable[[], None], agr
     tell({"ready": {**versions, "torch": torch.__version__, "threads": str(torch.get_num_threads())}})
     for _ in sys.stdin:
         _synchronize(work)
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.process_time()
         play()
         _synchronize(work)
-        seconds = time.perf_counter() - began
+        seconds, processor = time.perf_counter() - began, time.process_time() - worked
         now = [parameter.detach().cpu() for parameter in agreed().parameters()]
         moved = sum(float((a - b).square().sum()) for a, b in zip(now, start, strict=True)) ** 0.5
-        tell({"seconds": seconds, "moved": moved, "load": os.getloadavg()[0]})
+        tell({"seconds": seconds, "processor": processor, "moved": moved, "load": os.getloadavg()[0]})
 
 
 def _synchronize(work: Work) -> None:
