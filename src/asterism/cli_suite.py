@@ -133,9 +133,9 @@ def _write(suites: list[Suite], out: Path, settings: list[str], page: Path | Non
     written = [file for table in tables for file in write(table, out / table.suite.name, pictures(table))]
     if page is not None:
         from asterism.files import write_text
-        from asterism.suite.page import reproduction
+        from asterism.suite.page import read_audits, reproduction
 
-        write_text(page, reproduction(tables))
+        write_text(page, reproduction(tables, read_audits(out)))
         written.append(page)
     return written
 
@@ -154,6 +154,8 @@ def _say_outcomes(suites: list[Suite], outcomes: list[Outcome], written: list[Pa
         )
         for label, sentence in outcome.failed.items():
             typer.echo(f"  failed: {label}: {sentence}")
+        for name, sentence in outcome.absent.items():
+            typer.echo(f"  left out: {name}: {sentence}")
         if outcome.left:
             typer.echo("  the budget is spent; the same command goes on")
     for file in written:
@@ -165,20 +167,25 @@ def audit(
     stage: Annotated[str, typer.Option(help="Whose prototypes are attacked.")] = "novel-1",
     each: Annotated[int, typer.Option(min=1, help="Prototypes of each size.")] = 8,
     steps: Annotated[int, typer.Option(min=1, help="Most steps of the attack.")] = 2000,
+    out: Annotated[Path | None, typer.Option(help="Also here, without pictures: results/reconstruction/….json")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
 ) -> None:
     """Attack prototypes: which images can be read out of them, by how many images stand behind one."""
-    from asterism.files import write_text
+    from asterism.files import write_json, write_text
     from asterism.report.gallery import gallery
-    from asterism.report.style import svg
+    from asterism.report.style import as_file, svg
     from asterism.runs.audit import audit as attacked
+    from asterism.runs.audit import without_pictures
 
     told = attacked(folder, stage=stage, each=each, steps=steps)
-    picture = folder / "audit.svg"
-    write_text(picture, svg(gallery(told["groups"]), "audit", "Recovered images beside the nearest real ones"))
+    written = [folder / "audit.json", folder / "audit.svg"]
+    drawn = svg(gallery(told["groups"]), "audit", "Recovered images beside the nearest real ones")
+    write_text(written[1], as_file(drawn))
+    if out is not None:
+        write_json(out, without_pictures(told))
+        written.append(out)
     if as_json:
-        groups = [{name: v for name, v in group.items() if name != "pictures"} for group in told["groups"]]
-        typer.echo(json.dumps({**told, "groups": groups}, indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(without_pictures(told), indent=1, ensure_ascii=False))
         return
     typer.echo(f"{'kind':6}{'images':>8}{'prototypes':>12}{'match':>11}{'PSNR':>8}{'blind':>8}{'cosine':>8}")
     for group in told["groups"]:
@@ -187,4 +194,5 @@ def audit(
             f"{group['psnr']:>8.1f}{group['blind_psnr']:>8.1f}{group['cosine']:>8.2f}"
         )
     typer.echo("PSNR in dB to the nearest real image behind a prototype; blind: of the site's mean image")
-    typer.echo(f"wrote {folder / 'audit.json'} and {picture}")
+    for file in written:
+        typer.echo(f"wrote {file}")

@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
+from asterism.cli import app
 from asterism.experiment import load
 from asterism.privacy.attack import behind, reconstruct, similarity, total_variation
 from asterism.runs.audit import audit
 from asterism.runs.execute import execute, new_folder
 from asterism.seeds import generator
+from asterism.suite.page import read_audits, reproduction
 from tests.runs.conftest import TINY
 from tests.synthetic import SHAPE, pictures
 
@@ -94,3 +97,16 @@ def test_audit_attacks_what_the_sites_of_a_run_sent(tmp_path: Path) -> None:
     assert sum(count for (kind, _), count in kinds.items() if kind == "sent") == 2
     assert all(group["match"] >= 0 and group["psnr"] > 0 for group in told["groups"])
     assert {file: file.read_bytes() for file in run.glob("s*/**/*.safetensors")} == states
+
+
+def test_the_command_keeps_pictures_in_the_run_and_numbers_outside(tmp_path: Path) -> None:
+    run = new_folder(load("demo", [*TINY, "known.rounds=1"]), tmp_path / "run")
+    execute(run)
+    out = tmp_path / "results/reconstruction/demo.json"
+    done = CliRunner().invoke(app, ["audit", str(run), "--each", "1", "--steps", "5", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert "blind" in done.stdout
+    assert (run / "audit.svg").read_text().startswith("<svg xmlns=")
+    assert "pictures" in (run / "audit.json").read_text() and "pictures" not in out.read_text()
+    page = reproduction([], read_audits(tmp_path / "results"))
+    assert "### demo, seed 2023, novel-1" in page and "| made | 1 | 1 |" in page

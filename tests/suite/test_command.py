@@ -46,7 +46,7 @@ def test_suite_of_a_benchmark_runs_on_its_official_layout(dataset: str, tmp_path
         *small(f"data.root={tmp_path / 'data'}"), *folders(tmp_path),
     )  # fmt: skip
     told = json.loads(text)["suites"][suite]
-    assert told == {"done": [f"{dataset} gal seed 2023"], "kept": [], "failed": {}, "left": []}
+    assert told == {"done": [f"{dataset} gal seed 2023"], "kept": [], "failed": {}, "left": [], "absent": {}}
     (file,) = (tmp_path / "results" / suite).glob("*.json")
     known, novel = json.loads(file.read_text())["stages"]
     assert (known["true"], novel["true"], known["true"] + novel["true"]) == (3, 2, CLASSES)

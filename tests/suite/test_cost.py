@@ -35,6 +35,13 @@ def test_main_table_of_cifar100_is_six_and_one_and_a_half_million_images(tmp_pat
     assert 5e9 < told["memory"] < 40e9
 
 
+def test_kmeans_trains_on_nothing() -> None:
+    suite = read_suite(ROOT / "experiments/algorithms.toml")
+    plan = planned(suite, next(p for p in places(suite) if p.row == "scaffold-kmeans"))
+    assert images_per_stage(plan.experiment, 500) == [6_000_000, 0]
+    assert Rates().seconds(plan.experiment, "cifar100", "kmeans", 0) == 0
+
+
 def test_images_of_a_plan_are_those_that_are_trained(tiny: Suite, tmp_path: Path) -> None:
     told = [plan_of(tiny, tmp_path).as_json()["images"]]
     make(tiny, tmp_path, seeds=(2023, 2024))

@@ -161,6 +161,19 @@ def test_a_row_fails_alone_and_is_told(tmp_path: Path) -> None:
     assert again.labels == ["cifar100 nobody seed 2023"]  # tried anew, and nothing else
 
 
+def test_a_dataset_that_is_not_here_is_said_once_and_leaves_no_record(tmp_path: Path) -> None:
+    suite = read(tmp_path, TINY.replace("[[rows]]", f"""[[datasets]]
+name = "tiny-imagenet"
+set = {{ "data.root" = "{tmp_path / 'nothing'}" }}
+
+[[rows]]""", 1))  # fmt: skip
+    watching = Watching()
+    outcome = make(suite, tmp_path, teller=watching)
+    assert (len(outcome.done), outcome.failed, list(outcome.absent)) == (2, {}, ["tiny-imagenet"])
+    assert "not on this machine" in outcome.absent["tiny-imagenet"]
+    assert len(read_records(tmp_path / "results").records) == 2
+
+
 def test_a_known_stage_of_another_setting_can_be_shared(tmp_path: Path) -> None:
     settings = """
 [[settings]]

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Mapping
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -18,7 +19,7 @@ from asterism.suite.pictures import pictures
 from asterism.suite.plan import Place, Suite, places, planned
 from asterism.suite.records import Found, Moment, Record, keep, read_records
 from asterism.suite.table import Table, tabled, words
-from asterism.suite.written import cells, comma_separated, markdown, web_page
+from asterism.suite.written import cells, columns, comma_separated, markdown, web_page, write
 from tests.suite.conftest import TINY, read
 
 PAPER = {"known": 72.6, "novel": 45.8, "all": 67.3}  # GAL on CIFAR-100, of which the tiny suite claims to be
@@ -142,6 +143,10 @@ def test_pictures_are_drawn_from_records_alone(tmp_path: Path) -> None:
     assert list(drawn) == ["novel-1 cifar100 novel accuracy", "novel-1 cifar100 over the rounds"]
     assert all("<svg" in picture and "GAL" in picture for picture in drawn.values())
     assert pictures(table_of(suite, {})) == {}
+    written = write(table_of(suite, {}), tmp_path / "out", drawn)
+    (bars, _) = (file for file in written if file.suffix == ".svg")
+    assert bars.name == "novel-1-cifar100-novel-accuracy.svg"
+    assert ElementTree.parse(bars).getroot().tag == "{http://www.w3.org/2000/svg}svg"
 
 
 SWEEP = """
@@ -164,6 +169,17 @@ def test_sweeps_and_counts_are_drawn(tmp_path: Path, figure: str, paper: str) ->
     drawn = pictures(tabled(suite, found))
     wanted = {"curve": "CIFAR-100 GAL over classes", "count": "estimated against true number of classes"}
     assert wanted[figure] in drawn
+
+
+def test_a_table_of_the_known_stage_has_no_novel_columns(tmp_path: Path) -> None:
+    text = TINY.replace('paper = "main"', 'stages = ["known"]').replace('"novel.0.rounds" = 3', '"novel" = []')
+    suite = read(tmp_path, text.replace('set = { "novel.0.algorithm" = { name = "gal" } }', "").replace(
+        'set = { "novel.0.discovery.initial" = "random" }', 'set = { "known.eta" = 0.0 }'))  # fmt: skip
+    (place, *_) = places(suite)
+    table = tabled(suite, Found((record(suite, place, 0.0, stages=(stage("known", 70.0, None),), curves={}),)))
+    names, rows = columns(table, table.lines)
+    assert names == ["method", "known", "joint known", "true", "seconds", "seeds"]
+    assert (rows[0]["known"], rows[0]["seconds"]) == ("70.0", "30")
 
 
 def test_page_says_what_reproduces_and_what_does_not(tiny: Suite) -> None:

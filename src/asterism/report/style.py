@@ -113,6 +113,11 @@ def svg(figure: Figure, name: str, label: str) -> str:
     return ElementTree.tostring(root, encoding="unicode")
 
 
+def as_file(element: str) -> str:
+    """An ``svg`` element of a page as the text of a file of its own."""
+    return element.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1) + "\n"
+
+
 def _without_extras(root: ElementTree.Element) -> None:
     """Takes out what a page must not inherit: a style sheet for everything, and a record of the drawing."""
     for parent in list(root.iter()):

@@ -6,7 +6,7 @@ four and so on, each of an image with its nearest neighbours, as a local cluster
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,12 @@ def audit(
     }  # fmt: skip
     write_json(folder / "audit.json", told)
     return told
+
+
+def without_pictures(told: Mapping[str, Any]) -> dict[str, Any]:
+    """What an attack came to, in numbers alone, which may be published."""
+    groups = [{name: value for name, value in group.items() if name != "pictures"} for group in told["groups"]]
+    return {**told, "groups": groups}
 
 
 def _sites(folder: Path, experiment: Experiment) -> tuple[Simulation, list[Site]]:

@@ -14,7 +14,7 @@ from asterism.flow import Ask
 from asterism.runs.driver import Progress
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-SPARE = 1.5  # a round may take this much longer than the longest before it
+SPARE = 1.5  # a round may take this much longer than the one before it
 
 
 class OutOfTime(Exception):
@@ -28,6 +28,7 @@ class Budget:
         self.clock = clock
         self._end = float("inf") if seconds is None else clock() + seconds
         self.start = 0.0  # longest time from a run's begin to its first order
+        self.lasted: dict[str, float] = {}  # by task, how long the last answer to it took
 
     def require(self, seconds: float) -> None:
         """Raises ``OutOfTime`` where ``seconds`` and something to spare are not left."""
@@ -48,7 +49,7 @@ class Timed:
 
     def __init__(self, inner: Progress, budget: Budget) -> None:
         self._inner, self._budget = inner, budget
-        self._since, self._asked, self._longest = budget.clock(), 0.0, 0.0
+        self._since, self._asked = budget.clock(), 0.0
 
     def warned(self, sentence: str) -> None:
         """Passes it on."""
@@ -59,8 +60,7 @@ class Timed:
         self._inner.drawn(picture)
 
     def stage(self, name: str, rounds: int, done: int) -> None:
-        """Passes it on; rounds of another stage take another time."""
-        self._longest = 0.0
+        """Passes it on."""
         self._inner.stage(name, rounds, done)
 
     def asked(self, ask: Ask) -> None:
@@ -68,7 +68,7 @@ class Timed:
         self._asked = self._budget.clock()
         self._budget.start = max(self._budget.start, self._asked - self._since)
         self._since = float("inf")  # only the first order tells how long a start takes
-        self._budget.require(self._longest)
+        self._budget.require(self._budget.lasted.get(ask.task, 0.0))
         self._inner.asked(ask)
 
     def replied(self, participant: str, outcome: Outcome) -> None:
@@ -77,7 +77,7 @@ class Timed:
 
     def round(self, event: Mapping[str, Any]) -> None:
         """Remembers how long an answer takes."""
-        self._longest = max(self._longest, self._budget.clock() - self._asked)
+        self._budget.lasted[event["task"]] = self._budget.clock() - self._asked
         self._inner.round(event)
 
     def measured(self, stage: str, round: int, scores: Mapping[str, Any]) -> None:

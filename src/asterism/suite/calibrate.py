@@ -11,7 +11,7 @@ import torch
 
 from asterism.files import Lines
 from asterism.runs.execute import execute, new_folder
-from asterism.suite.cost import Method, Rates
+from asterism.suite.cost import UNTRAINED, Method, Rates
 from asterism.suite.plan import Place, Suite, planned
 
 ROUNDS = 2  # the first compiles and captures; the second is timed
@@ -21,7 +21,8 @@ def calibrated(suite: Suite, chosen: Sequence[Place], known: Rates, overrides: S
     """The rates, with those that were missing measured here."""
     found = dict(known.images)
     for place in chosen:
-        names = [novel.algorithm.name for novel in planned(suite, place, overrides).experiment.novel]
+        algorithms = [novel.algorithm.name for novel in planned(suite, place, overrides).experiment.novel]
+        names = [name for name in algorithms if name not in UNTRAINED]
         if all((place.dataset, name) in found for name in ("known", *names)):
             continue
         with TemporaryDirectory() as folder:

@@ -22,12 +22,13 @@ from asterism.suite.records import Found, Record
 
 # Seconds an image against known class learning, where nothing was measured: two views cost twice, and so on.
 RELATIVE = {
-    "known": 1.0, "gal": 1.0, "kmeans": 1.0, "autonovel": 2.0, "gm": 2.2, "incd": 2.5, "iic": 3.0, "opencon": 3.0,
+    "known": 1.0, "gal": 1.0, "autonovel": 2.0, "gm": 2.2, "incd": 2.5, "iic": 3.0, "opencon": 3.0,
     "orchestra": 3.0,
 }  # fmt: skip
 NETWORK = {"resnet18": 1.0, "resnet34": 2.1, "small": 0.01}  # arithmetic of an image, against ResNet-18
 PIXELS = 32 * 32
 OVERHEAD = 15.0  # seconds a run takes beside its rounds, where nothing was measured
+UNTRAINED = frozenset({"kmeans"})  # methods whose stage trains on no image
 Method = tuple[str, str]  # dataset and method
 
 
@@ -40,7 +41,9 @@ class Rates:
     given: float | None = None  # of known class learning with ResNet-18 at 32 pixels
 
     def seconds(self, experiment: Experiment, dataset: str, method: str, images: float) -> float:
-        """The seconds that training so many images takes."""
+        """The seconds that training so many images takes; those of a stage that trains on none lie in the overhead."""
+        if not images:
+            return 0.0
         if (dataset, method) in self.images:
             return images / self.images[dataset, method]
         known = self.images.get((dataset, "known"))
@@ -86,7 +89,8 @@ def method(settings: Mapping[str, Any], stage: str) -> object:
 def images_per_stage(experiment: Experiment, per_class: float) -> list[float]:
     """Images that each stage trains on, counted as often as they are seen."""
     classes = [experiment.split.known, *experiment.split.novel]
-    rounds = [experiment.known.rounds, *(novel.rounds for novel in experiment.novel)]
+    novel = [0 if stage.algorithm.name in UNTRAINED else stage.rounds for stage in experiment.novel]
+    rounds = [experiment.known.rounds, *novel]
     share = min(1.0, experiment.federation.clients / experiment.split.participants)
     seen = share * experiment.train.local_epochs * per_class
     return [seen * count * n for count, n in zip(rounds, classes[: len(rounds)], strict=True)]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from asterism.suite.table import Table
 from asterism.suite.written import LEGEND, NEAR, markdown
@@ -31,9 +34,9 @@ READING = """## How to read the tables
 
 # As in the paper; others follow.
 ORDER = (
-    "main", "two-stages", "algorithms", "init", "central", "central-own", "heterogeneity", "alpha",
+    "main", "gal", "two-stages", "algorithms", "init", "central", "central-own", "heterogeneity", "alpha",
     "partitions-cifar100", "partitions-tiny-imagenet", "partitions-imagenet-subset", "fine-grained", "class-numbers",
-    "class-numbers-fine-grained", "sensitivity-eta", "sensitivity-beta", "participants", "forgetting",
+    "class-numbers-fine-grained", "sensitivity-eta", "sensitivity-beta", "participants", "forgetting", "recipes",
 )  # fmt: skip
 
 
@@ -42,11 +45,11 @@ def place(table: Table) -> int:
     return ORDER.index(table.suite.name) if table.suite.name in ORDER else len(ORDER)
 
 
-def reproduction(tables: Sequence[Table]) -> str:
-    """The page, one section for each table."""
+def reproduction(tables: Sequence[Table], audits: Sequence[Mapping[str, Any]] = ()) -> str:
+    """The page: one section for each table, and one for the attacks on prototypes."""
     tables = sorted(tables, key=place)
     said = [OPENING, overview(tables), READING.format(legend=LEGEND)]
-    return "\n".join([*said, *(section(table) for table in tables)])
+    return "\n".join([*said, *(section(table) for table in tables), attacks(audits)])
 
 
 def overview(tables: Sequence[Table]) -> str:
@@ -107,3 +110,34 @@ def contradictions(table: Table) -> Iterator[str]:
     ]
     if found:
         yield f'- Printed cells whose "all" is not the class-count mean of known and novel: {"; ".join(found)}.'
+
+
+def read_audits(results: Path) -> list[dict[str, Any]]:
+    """What `asterism audit --out` left below a folder of results."""
+    return [json.loads(file.read_text(encoding="utf-8")) for file in sorted(results.glob("reconstruction/*.json"))]
+
+
+ATTACK = """## Reconstruction from prototypes
+
+The paper shows recovered images of three prototypes and no number. Here: how well Adam matched the representation, and
+how near the recovered images come to the nearest real image behind the prototype, by how many images stand behind it.
+Blind is the PSNR of the site's mean image, which takes no attack: an attack below it has found nothing.
+"""
+
+
+def attacks(audits: Sequence[Mapping[str, Any]]) -> str:
+    """The section on what prototypes give away; without a table where nothing was attacked yet."""
+    said = [ATTACK]
+    for audit in audits:
+        said.append(f"### {audit['run']}, seed {audit['seed']}, {audit['stage']}\n")
+        said.append("| prototypes | images behind | number | match | PSNR | blind PSNR | cosine |")
+        said.append("| --- |" + " ---: |" * 6)
+        said += [attacked(group) for group in audit["groups"]]
+    said.append("\nTo repeat it: `asterism audit RUN --out results/reconstruction/NAME.json` on the run of a GAL row.")
+    return "\n".join(said) + "\n"
+
+
+def attacked(group: Mapping[str, Any]) -> str:
+    """One line of the section: prototypes with so many images behind them."""
+    numbers = f"{group['match']:.1e} | {group['psnr']:.1f} | {group['blind_psnr']:.1f} | {group['cosine']:.2f}"
+    return f"| {group['kind']} | {group['images']} | {group['prototypes']} | {numbers} |"

@@ -8,6 +8,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from asterism.report.axes import line, percent_axis
 from asterism.report.style import BLUE, FAINT, GREEN, MARKERS, MUTED, ORANGE, PALETTE, WIDTH, shown, styled, svg
@@ -44,11 +45,12 @@ def bars(table: Table, lines: Sequence[Line]) -> Figure:
     figure = Figure(figsize=(WIDTH, 0.9 + 0.36 * len(lines)), layout="constrained")
     axes = figure.subplots()
     for y, found in enumerate(reversed(lines)):
-        _bar(axes, y + 0.18, found.ours.get("headwise.novel"), ORANGE, "headwise" if y == 0 else None)
-        _bar(axes, y - 0.18, found.ours.get("joint.novel"), FAINT, "joint" if y == 0 else None)
+        _bar(axes, y + 0.18, found.ours.get("headwise.novel"), ORANGE)
+        _bar(axes, y - 0.18, found.ours.get("joint.novel"), FAINT)
         if "novel" in found.theirs:
-            label = "paper" if y == 0 else None
-            axes.plot([found.theirs["novel"].mean] * 2, [y - 0.02, y + 0.38], color=BLUE, linewidth=2.5, label=label)
+            axes.plot([found.theirs["novel"].mean] * 2, [y - 0.02, y + 0.38], color=BLUE, linewidth=2.5)
+    for colour, label in ((ORANGE, "headwise"), (FAINT, "joint"), (BLUE, "paper, headwise")):
+        axes.plot([], [], color=colour, linewidth=4, label=label)
     axes.set_yticks(range(len(lines)), [shown(table.suite.row(found.row).shown, 40) for found in reversed(lines)])
     axes.set_xlabel("novel accuracy (%)")
     axes.set_xlim(left=0)
@@ -57,9 +59,9 @@ def bars(table: Table, lines: Sequence[Line]) -> Figure:
     return figure
 
 
-def _bar(axes: Axes, y: float, found: Measured | None, colour: str, label: str | None) -> None:
+def _bar(axes: Axes, y: float, found: Measured | None, colour: str) -> None:
     if found is not None:
-        axes.barh(y, found.mean, 0.32, xerr=found.deviation, color=colour, ecolor=MUTED, label=label)
+        axes.barh(y, found.mean, 0.32, xerr=found.deviation, color=colour, ecolor=MUTED)
 
 
 def _curves(table: Table, stage: str, group: str) -> dict[str, list[tuple[int, float]]]:
@@ -95,6 +97,7 @@ def rounds(curves: Mapping[str, Sequence[tuple[int, float]]]) -> Figure:
     percent_axis(axes)
     axes.set_ylabel("novel accuracy, headwise (%)")
     axes.set_xlabel("round of the stage")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlim(left=0)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", ncols=1)
     return figure

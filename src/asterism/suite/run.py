@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 
 from asterism.data.settings import Images
-from asterism.data.sources import Loaded
+from asterism.data.sources import DIGITS, Loaded, locate
 from asterism.data.sources import load as load_images
 from asterism.errors import AsterismError
 from asterism.files import Lines
@@ -51,6 +51,7 @@ class Outcome:
     kept: list[str] = field(default_factory=list)  # that had a record before
     failed: dict[str, str] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)  # for another call
+    absent: dict[str, str] = field(default_factory=dict)  # datasets that this machine does not have: the sentence
 
     def as_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -94,13 +95,23 @@ class Runner:
                 self.teller.ended(place, 0.0, sentence(error))
                 continue
             record = found.of(plan)
-            if record is None:
-                waiting.append(plan)
-            elif record.failed:
-                again.append(plan)
-            else:
+            if record is not None and not record.failed:
                 self.outcome.kept.append(place.label)
+            elif self._is_here(plan):
+                (waiting if record is None else again).append(plan)
         return waiting + again
+
+    def _is_here(self, plan: Planned) -> bool:
+        """Whether the images of a run are on this machine; where not, its cells stay empty, and it is said once."""
+        settings = plan.experiment.data
+        if settings.images == DIGITS or plan.place.dataset in self.outcome.absent:
+            return settings.images == DIGITS
+        try:
+            locate(settings)
+        except AsterismError as error:
+            self.outcome.absent[plan.place.dataset] = sentence(error)
+            return False
+        return True
 
     def _one(self, plan: Planned, number: int, of: int) -> None:
         label, began = plan.place.label, time.monotonic()
@@ -133,7 +144,9 @@ class Runner:
             raise AsterismError(self._broken[folder])
         try:
             return trained(plan, self.work, progress, loaded_once)
-        except AsterismError as error:
+        except OutOfTime:
+            raise
+        except Exception as error:
             self._broken[folder] = sentence(error)
             raise
 

@@ -144,7 +144,7 @@ def _ours(suite: Suite, stage: str, records: Sequence[Record]) -> dict[str, Meas
 def _value(suite: Suite, record: Record, stage: str, measure: str) -> float | None:
     end = record.stage(stage)
     if measure == "seconds":
-        return record.seconds
+        return record.known_seconds if stage == "known" else record.seconds
     protocol, _, part = measure.partition(".")
     if suite.moment == "start":
         moment = record.starts.get(stage)

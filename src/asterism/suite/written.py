@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
 from asterism.files import write_text
+from asterism.report.style import as_file
 from asterism.suite.table import COMPARED, MEASURES, Line, Table, average_count_error, words
 
 LEGEND = (
     "Ours: mean ± sample standard deviation (n − 1) over seeds, after the last round. Paper: as printed; the figure "
     "behind its ± is a variance, and is shown here as its root, a standard deviation. Δ: ours − paper. Headwise is "
-    "the paper's protocol; joint is one arg-max over every row of the head. Empty: not measured, or not printed."
+    "the paper's protocol; joint is one arg-max over every row of the head. Seconds: of one run without its known "
+    "stage, which rows share. Empty: not measured, or not printed."
 )
 Columns = Mapping[str, str]  # cell by heading
 
@@ -41,18 +44,22 @@ def _signed(difference: float | None) -> str:
 
 
 def columns(table: Table, lines: Sequence[Line]) -> tuple[list[str], list[Columns]]:
-    """Headings and rows; a column that is empty in a whole table without measurements of its kind is left out."""
+    """Headings and rows; columns of which a part can have nothing, whatever is measured, are left out."""
     rows = [cells(table, line) for line in lines]
     names = dict.fromkeys(name for row in rows for name in row)
-    optional = {"paper classes", "true", "failed", "classes", *(f"paper {p}" for p in COMPARED)}
-    counting = not any(line.theirs.keys() & {"known", "all"} for line in lines) and any(
-        "estimated" in line.theirs for line in lines
-    )
-    unwanted = {
-        n for n in names if counting and n.removeprefix("joint ").removeprefix("Δ ") in ("known", "novel", "all")
-    }
-    wanted = [n for n in names if n not in unwanted and (n not in optional or any(row.get(n) for row in rows))]
-    return wanted, rows
+    optional = {"paper classes", "true", "failed", "classes", *(f"paper {part}" for part in COMPARED)}
+    if not any(line.theirs for line in lines):
+        optional |= {f"Δ {part}" for part in COMPARED}
+    unwanted = _unwanted(lines)
+    return [n for n in names if n not in unwanted and (n not in optional or any(row.get(n) for row in rows))], rows
+
+
+def _unwanted(lines: Sequence[Line]) -> set[str]:
+    """Columns that say nothing: accuracies where the paper counts classes, novel ones where there are none."""
+    printed = {part for line in lines for part in line.theirs}
+    parts: tuple[str, ...] = ("known", "novel", "all") if printed == {"estimated"} else ()
+    parts = ("novel", "all") if all(line.stage == "known" for line in lines) else parts
+    return {f"{kind}{part}" for kind in ("", "joint ", "Δ ", "paper ") for part in parts}
 
 
 def heading(table: Table, stage: str, group: str) -> str:
@@ -190,13 +197,19 @@ svg {{ display: block; width: 100%; }}
 
 
 def write(table: Table, folder: Path, pictures: Mapping[str, str] | None = None) -> list[Path]:
-    """The files of the table in ``folder``: table.md, table.csv, table.html and its pictures."""
+    """The files of the table in ``folder``: table.md, table.csv, table.html and its pictures, by name."""
     pictures = pictures or {}
     texts = {
         "table.md": markdown(table),
         "table.csv": comma_separated(table),
         "table.html": web_page(table, tuple(pictures.values())),
     }
+    texts |= {f"{file_name(name)}.svg": as_file(picture) for name, picture in pictures.items()}
     for name, text in texts.items():
         write_text(folder / name, text)
     return [folder / name for name in texts]
+
+
+def file_name(name: str) -> str:
+    """The name of a picture as one of a file."""
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
