@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import certifi
 import pytest
 from cryptography import x509
 from typer.testing import CliRunner
@@ -15,11 +16,13 @@ from asterism.cli import app
 from asterism.errors import AsterismError
 from asterism.flow import Collect, Reply, Version
 from asterism.privacy.ledger import Ledger
+from asterism.runs.flower.app import write_app
 from asterism.runs.flower.commands import Inner
 from asterism.runs.flower.node import private_key
 from asterism.runs.parcel import Parcel
 from asterism.runs.sites import certificates
 from asterism.runs.sites.doorway import Doorway, asked
+from asterism.runs.sites.gate import CALLS, application
 from asterism.runs.sites.join import Joined
 from asterism.runs.sites.programs import Program, Programs
 from asterism.runs.sites.serve import Server
@@ -142,3 +145,33 @@ def test_programs_end_together_and_a_dead_one_is_named(tmp_path: Path) -> None:
     finally:
         programs.stop()
     assert programs.processes() == {}
+
+
+def test_what_is_used_of_flower_is_where_it_was_found() -> None:
+    """The internals that the direct link and the quick pulling use; a release that moves them fails here."""
+    from flwr.superlink.grid import http_grid
+
+    from asterism.runs.flower import node, pulling
+
+    assert callable(node.FleetHttpClient.PullMessages)
+    before = vars(http_grid)["pull_objects"]
+    try:
+        assert pulling.install(lambda: True)
+        assert vars(http_grid)["pull_objects"] is not before
+    finally:
+        vars(http_grid)["pull_objects"] = before
+
+
+def test_app_that_flower_is_given_holds_two_imports_and_no_code(tmp_path: Path) -> None:
+    write_app(tmp_path / "app")
+    texts = [file.read_text() for file in sorted((tmp_path / "app" / "asterism_app").glob("*.py"))]
+    assert [text.count("import") for text in texts] == [0, 1, 1]
+    with pytest.raises(FileExistsError):
+        write_app(tmp_path / "app")
+
+
+def test_gate_passes_the_calls_of_sites_and_nothing_else() -> None:
+    paths = {route.path for route in application("127.0.0.1:1", certifi.where()).routes}  # type: ignore[attr-defined]
+    assert all(path.startswith("/v1/fleet/") for path in paths)
+    assert "/v1/fleet/register-node" not in paths
+    assert len(paths) == len(CALLS)
