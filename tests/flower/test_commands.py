@@ -153,7 +153,7 @@ def test_what_is_used_of_flower_is_where_it_was_found() -> None:
 
     from asterism.runs.flower import node, pulling
 
-    assert callable(node.FleetHttpClient.PullMessages)
+    assert callable(vars(node)["FleetHttpClient"].PullMessages)
     before = vars(http_grid)["pull_objects"]
     try:
         assert pulling.install(lambda: True)
