@@ -20,8 +20,6 @@ from asterism.runs.flower.fleet import Flower
 from asterism.runs.sites.life import Life
 from asterism.runs.sites.settings import FILE, FederationFile, read_federation
 
-POLL = "ASTERISM_POLL"  # seconds between two looks for a reply
-
 app = ServerApp()
 
 
@@ -45,7 +43,6 @@ def live(settings: FederationFile, grid: Grid) -> None:
         deadline=experiment.federation.deadline,
         rejoin=settings.rejoin,
         largest=settings.largest_reply * 2**20,
-        poll=float(os.environ.get(POLL, "0.1")),
     )
     pulling.install(fleet.sender_is_there)
     try:
