@@ -46,10 +46,13 @@ docs: $(DEV) ## the documentation into docs/_build/html; a warning is an error
 slow: $(DEV) ## the tests that take minutes
 	$(BIN)/pytest -m slow
 
-bench: $(DEV) ## the measurements in bench/ that a CPU can make, in minutes
+bench: $(DEV) ## what a CPU can measure in ten minutes, into results/bench, and the picture in the docs
 	$(BIN)/python -m bench.startup
+	$(BIN)/python -m bench.peers --repeats 3
+	$(BIN)/python -m bench.plot
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.many_participants
-	$(BIN)/python -m bench.known_recipes demo --out "$$(mktemp -d)/known.json" --work "$$(mktemp -d)"
+	$(BIN)/python -m bench.tree --counts 1000 --counts 10000
+	$(BIN)/python -m bench.screening
 
 # Two stamps: the demo needs the core only, so a newcomer does not wait for the linters and Sphinx.
 $(CORE): pyproject.toml constraints.txt

@@ -95,7 +95,7 @@ def test_a_network_computes_as_set_between_trainings_too(share: Share) -> None:
 
 def test_only_batches_of_the_usual_size_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "compiled", lambda function: "compiled")
-    fast = Speed(compiled=32, reading=True)
+    fast = Speed(compiled=32, reading=True, read=READING)
     assert [fast.of(curve, images) is curve for images in (31, 32, 64, 96)] == [True, False, False, True]
     assert fast.at_rest.compiled == READING == represent.BATCH
     assert PLAIN.of(curve, 32) is curve

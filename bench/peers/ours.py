@@ -12,10 +12,13 @@ from asterism.data.images import Dataset, ImageSet
 from asterism.experiment import load
 from asterism.federated import FEDERATED
 from asterism.flow import Options, Reply, State, Sum, Tensors
+from asterism.runs import machine
 from asterism.runs.inprocess import InProcess
 from asterism.runs.simulate import Simulation, simulate
 from asterism.site import Site
 from bench.peers.work import CLASSES, LR, MOMENTUM, WEIGHT_DECAY, Net, Work, pixels, serve, told
+
+FORGETFUL = "forgetful"  # told to a process that hands freed memory back, as it would by itself
 
 
 def simulation(work: Work, settings: Sequence[str]) -> Simulation:
@@ -47,7 +50,9 @@ def travelled(site: Site, tensors: Tensors, options: Options) -> Reply:
 
 def main() -> None:
     """One process of ours."""
-    work, settings = told(), sys.argv[1:]
+    work, settings = told(), [setting for setting in sys.argv[1:] if setting != FORGETFUL]
+    if FORGETFUL in sys.argv:
+        machine.keep_freed_memory = lambda: None
     federation, net = simulation(work, settings), Net(work)
     worker = federation.worker
     worker.network.extractor.load_state_dict(net.extractor.state_dict())

@@ -37,7 +37,8 @@ class Work:
     epochs: int = 1
     trains: bool = True  # without, models only travel
     side: int = 32
-    half: bool = False  # bfloat16 and channels last, where the peer can
+    half: bool = False  # bfloat16, where the peer can
+    channels_last: bool = False  # of the peers; ours lays out its own weights
     device: str = "cpu"
     threads: int = 2
 
@@ -70,7 +71,7 @@ class Net(nn.Module):
 def network(work: Work) -> Net:
     """The network before the first round, where it computes and how."""
     net = Net(work).to(work.device)
-    return net.to(memory_format=torch.channels_last) if work.half else net  # type: ignore[call-overload]
+    return net.to(memory_format=torch.channels_last) if work.channels_last else net  # type: ignore[call-overload]
 
 
 def pixels(work: Work, client: int) -> tuple[Tensor, Tensor]:
@@ -83,7 +84,7 @@ def pixels(work: Work, client: int) -> tuple[Tensor, Tensor]:
 def tensors(work: Work, client: int) -> tuple[Tensor, Tensor]:
     """The same as a network takes them, made once: no peer has to decode or to normalise."""
     images, labels = pixels(work, client)
-    layout = torch.channels_last if work.half else torch.contiguous_format
+    layout = torch.channels_last if work.channels_last else torch.contiguous_format
     values = ((images.float() / 255 - 0.5) / 0.25).to(work.device, memory_format=layout)
     return values, labels.to(work.device)
 
@@ -134,13 +135,13 @@ def serve(work: Work, versions: Mapping[str, str], play: Callable[[], None], agr
     tell({"ready": {**versions, "torch": torch.__version__, "threads": str(torch.get_num_threads())}})
     for _ in sys.stdin:
         _synchronize(work)
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.process_time()
         play()
         _synchronize(work)
-        seconds = time.perf_counter() - began
+        seconds, processor = time.perf_counter() - began, time.process_time() - worked
         now = [parameter.detach().cpu() for parameter in agreed().parameters()]
         moved = sum(float((a - b).square().sum()) for a, b in zip(now, start, strict=True)) ** 0.5
-        tell({"seconds": seconds, "moved": moved, "load": os.getloadavg()[0]})
+        tell({"seconds": seconds, "processor": processor, "moved": moved, "load": os.getloadavg()[0]})
 
 
 def _synchronize(work: Work) -> None:

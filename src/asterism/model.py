@@ -48,12 +48,13 @@ class Speed:
     compiled: int = 0  # batch size for which the extractor and the SGD step are compiled; 0: never
     graphs: bool = False  # replay the local step as a CUDA graph
     search: bool = False  # let cuDNN try its algorithms for convolutions of the usual batch, and keep the fastest
-    reading: bool = False  # compute like this outside of training too
+    reading: bool = False  # in half precision outside of training too
+    read: int = 0  # batch size for which that is compiled; 0: never
 
     @property
     def at_rest(self) -> Speed:
         """How representations are computed that are only read."""
-        return Speed(half=self.half, compiled=READING if self.compiled else 0) if self.reading else PLAIN
+        return Speed(half=self.half, compiled=self.read) if self.reading else PLAIN
 
     def of(self, function: Callable[..., Any], images: int) -> Callable[..., Any]:
         """``function`` of a batch of so many images, compiled for batches of the usual size, one view or two."""

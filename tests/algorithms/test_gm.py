@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from asterism.algorithms.discover import Discovery
-from asterism.algorithms.gm import GROWN, Gm, branch_distance, unification_loss
+from asterism.algorithms.gm import Gm, branch_distance, unification_loss
 from asterism.algorithms.screen import Screening
 from asterism.flow import State, Sum, Total
 from asterism.losses import consistency_loss, pairwise_loss, same_ranking, two_view_loss
@@ -20,35 +21,35 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def literal_unification(z: Tensor, rows: Tensor, grown: Tensor, confident: float) -> float:
-    """Cross entropy of the surest samples to C_L plus the grown head's arg-max, one sample after the other."""
-    found = [torch.softmax(grown @ sample, dim=0) for sample in z]
-    surest = sorted(range(len(z)), key=lambda i: -float(found[i].max()))[: max(1, round(confident * len(z)))]
-    known = len(rows) - len(grown)
-    losses = [-float(torch.log_softmax(rows @ z[i], dim=0)[known + int(found[i].argmax())]) for i in surest]
+def literal_unification(logits: Tensor, seen: Tensor, confident: float) -> float:
+    """Cross entropy of the surest samples to C_L plus what another model sees, one sample after the other."""
+    sure = torch.softmax(seen, dim=1).max(dim=1).values.tolist()
+    surest = sorted(range(len(sure)), key=lambda i: -sure[i])[: max(1, round(confident * len(sure)))]
+    known = logits.shape[1] - seen.shape[1]
+    losses = [-float(torch.log_softmax(logits[i], dim=0)[known + int(seen[i].argmax())]) for i in surest]
     return sum(losses) / len(losses)
 
 
 @pytest.mark.parametrize(("samples", "confident"), [(1, 0.5), (2, 0.01), (7, 0.5), (6, 1.0)])
 def test_unification_is_cross_entropy_of_the_surest_pseudo_labels(samples: int, confident: float) -> None:
-    z, rows, grown = drawn(samples, 5), drawn(6, 5, seed=1), drawn(2, 5, seed=2)
-    found = unification_loss(z, rows, grown, confident)
-    assert found.item() == pytest.approx(literal_unification(z, rows, grown, confident))
+    logits, seen = drawn(samples, 6), drawn(samples, 2, seed=2)
+    found = unification_loss(logits, seen, confident)
+    assert found.item() == pytest.approx(literal_unification(logits, seen, confident))
     assert found > 0
 
 
-def test_unification_has_the_gradient_of_its_value_and_none_to_the_grown_head() -> None:
-    z, rows, grown = drawn(5, 4).requires_grad_(), drawn(5, 4, seed=1).requires_grad_(), drawn(2, 4, seed=2)
-    assert torch.autograd.gradcheck(lambda a, b: unification_loss(a, b, grown, 0.6), (z, rows))
-    grown.requires_grad_()
-    unification_loss(z, rows, grown, 0.6).backward()  # type: ignore[no-untyped-call]
-    assert grown.grad is None
+def test_unification_has_the_gradient_of_its_value_and_none_to_the_labels() -> None:
+    logits, seen = drawn(5, 4).requires_grad_(), drawn(5, 2, seed=2)
+    assert torch.autograd.gradcheck(lambda x: unification_loss(x, seen, 0.6), logits)
+    seen.requires_grad_()
+    unification_loss(logits, seen, 0.6).backward()  # type: ignore[no-untyped-call]
+    assert seen.grad is None
 
 
 def test_unification_with_one_novel_class_names_every_sample_by_it() -> None:
-    z, rows = drawn(4, 3), drawn(3, 3, seed=1)
-    expected = -torch.log_softmax(z @ rows.T, dim=1)[:, 2].mean()
-    torch.testing.assert_close(unification_loss(z, rows, rows[2:], 1.0), expected)
+    logits = drawn(4, 3)
+    expected = -torch.log_softmax(logits, dim=1)[:, 2].mean()
+    torch.testing.assert_close(unification_loss(logits, drawn(4, 1, seed=1), 1.0), expected)
 
 
 def test_branches_are_as_far_apart_as_their_samples_on_average() -> None:
@@ -94,24 +95,29 @@ def test_the_flow_grows_then_merges() -> None:
     for t in range(3):
         ask = flow.send(None)
         assert isinstance(ask, Sum) and ask.task == "gm" and ask.options["frozen"] == 2
-        # Without a distance to keep, m^L is of use in merging alone, as is the head that growing left.
-        assert ("anchor" in ask.tensors) == (GROWN in ask.tensors) == (t == 2)
+        # Without a distance to keep, m^L is of use in merging alone, as is the model that growing left.
+        assert ("anchor" in ask.tensors) == ("grown" in ask.tensors) == (t == 2)
         if t == 2:
-            rows = stage.tiny.worker.layout.with_rows(4).head(state.tensors["parameters"])
-            assert torch.equal(ask.tensors[GROWN], rows[2:])
+            layout = stage.tiny.worker.layout.with_rows(4)
+            left, merging = (layout.head(tensors["parameters"]) for tensors in (state.tensors, ask.tensors))
+            assert torch.equal(merging[:2], left[:2])
+            # The novel rows point where growing left them, and are as long as the known ones.
+            assert merging.norm(dim=1)[2:].mean() == pytest.approx(float(left.norm(dim=1)[:2].mean()))
+            torch.testing.assert_close(normalize(merging, dim=1), normalize(left, dim=1))
+            assert torch.equal(ask.tensors["grown"], ask.tensors["parameters"])
         moved = {"parameters": ask.tensors["parameters"] + 1}
         state = flow.send(Total({**ask.tensors, **moved}, 1.0, 1, 1))
         assert isinstance(state, State) and state.round == t + 1
     with pytest.raises(StopIteration) as end:
         flow.send(None)
-    assert GROWN not in end.value.value.tensors
+    assert "grown" not in end.value.value.tensors
 
 
 def test_the_static_branch_travels_where_a_distance_is_kept() -> None:
     stage = Stage("gm")
     stage.run(rounds=3)
     assert all("anchor" in ask.tensors for ask in stage.asks)
-    assert [GROWN in ask.tensors for ask in stage.asks] == [False, False, True]
+    assert ["grown" in ask.tensors for ask in stage.asks] == [False, False, True]
 
 
 def test_a_stage_cut_in_any_phase_goes_on_to_the_same_bits() -> None:
@@ -125,7 +131,7 @@ def test_a_stage_cut_in_any_phase_goes_on_to_the_same_bits() -> None:
 
 @pytest.mark.parametrize(
     ("rounds", "settings"),
-    [(1, {"consistency": 0}), (1, {"distance": 0}), (3, {"confident": 0.1}), (3, {"preset": "full"})],
+    [(1, {"consistency": 5}), (1, {"distance": 0}), (3, {"confident": 0.1}), (3, {"preset": "full"})],
 )
 def test_every_setting_changes_what_is_learned(rounds: int, settings: dict[str, Any]) -> None:
     one = Stage("gm", beta=0.5).run(rounds=rounds).tensors["parameters"]

@@ -217,6 +217,16 @@ def test_tuning_moves_the_extractor_and_training_the_head_does_not() -> None:
     assert all(p.requires_grad for p in stage.tiny.worker.network.parameters())
 
 
+def test_an_extractor_held_still_is_one_range_that_must_not_move() -> None:
+    worker = Stage("orchestra").tiny.worker
+    size, width = worker.layout.extractor_size, worker.layout.features
+    with worker.still():
+        assert worker.fixed(1) == [(0, size), (size, size + width)]
+        worker.differentiate(worker.network(torch.rand(2, 1, 8, 8)).square().sum())
+    assert not worker.gradient[:size].any() and worker.gradient[size:].any()
+    assert worker.fixed(0) == []
+
+
 @pytest.mark.parametrize("settings", [{"turning": 0.0}, {"following": 0.5}, {"temperature": 0.5}, {"memory": 4}])
 def test_every_setting_changes_the_result(settings: dict[str, Any]) -> None:
     one, other = (Stage("orchestra", head=0.5, beta=0.5, **{**SMALL, **more}) for more in ({}, settings))

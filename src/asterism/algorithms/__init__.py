@@ -9,11 +9,25 @@ from typing import Annotated
 from pydantic import Field
 
 from asterism import evaluation
-from asterism.algorithms import autonovel, discover, gal, gm, iic, kmeans, known, opencon, orchestra, screen
+from asterism.algorithms import (
+    autonovel,
+    discover,
+    gal,
+    gm,
+    iic,
+    incd,
+    kmeans,
+    known,
+    opencon,
+    orchestra,
+    replay,
+    screen,
+)
 from asterism.algorithms.autonovel import AutoNovel
 from asterism.algorithms.gal import Gal
 from asterism.algorithms.gm import Gm
 from asterism.algorithms.iic import Iic
+from asterism.algorithms.incd import Incd
 from asterism.algorithms.kmeans import Kmeans
 from asterism.algorithms.known import Known
 from asterism.algorithms.opencon import OpenCon
@@ -22,7 +36,7 @@ from asterism.config import Section
 from asterism.flow import Flow
 from asterism.site import Task
 
-Method = Annotated[Gal | Kmeans | AutoNovel | Iic | Orchestra | Gm | OpenCon, Field(discriminator="name")]
+Method = Annotated[Gal | Kmeans | AutoNovel | Iic | Orchestra | Gm | Incd | OpenCon, Field(discriminator="name")]
 
 
 @dataclass(frozen=True)
@@ -45,6 +59,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "iic": Algorithm(Iic, iic.novel_stage, {"iic": iic.train_locally}, several_stages=False),
     "orchestra": Algorithm(Orchestra, orchestra.novel_stage, orchestra.TASKS, several_stages=False),
     "gm": Algorithm(Gm, gm.novel_stage, {"gm": gm.train_locally}),
+    "incd": Algorithm(Incd, incd.novel_stage, {"incd": incd.train_locally, "class-statistics": replay.send_statistics}),
     "opencon": Algorithm(
         OpenCon,
         opencon.novel_stage,

@@ -5,13 +5,13 @@ branch grows on novel images while a static one, the model as the stage began, h
 the seed paper adapts it, two thirds of a stage's rounds grow and the last third merges, and EMA (Eq. 10) draws the
 extractor back after every round.
 
-- Growing: pairwise cross entropy by rank statistics over two views, their consistency, and ‖z_dynamic − z_static‖².
+- Growing: pairwise cross entropy by rank statistics over two views, perhaps their consistency, and ‖z − z_static‖².
 - Merging: one head over known and novel classes, trained by cross entropy on confident pseudo-labels, with m^L's known
   logits distilled and known classes replayed around their prototypes.
 
 Needs unlabelled images at the sites, and labelled ones for the exemplars of the preset ``full``; model vectors leave
-them. Departures (docs/departures.md): weights, ramp and confidence are our choices; prototypes are replayed in place
-of exemplars; known rows stay frozen while merging.
+them. Departures (docs/departures.md): weights, ramp and what counts as sure are our choices; novel rows are lengthened
+before merging; prototypes are replayed in place of exemplars; known rows stay frozen.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from asterism.algorithms.anchor import frozen_rows, released
 from asterism.algorithms.discover import Discovery
 from asterism.algorithms.labelled import labelled_draws
 from asterism.algorithms.local import Local, Setup, train_share
-from asterism.algorithms.remember import Remember, anchored, remembering
+from asterism.algorithms.remember import Remember, reference, remembering
 from asterism.algorithms.screen import Screening
 from asterism.algorithms.stage import advanced, begun, training
 from asterism.config import Section, with_preset
@@ -41,8 +41,7 @@ from asterism.memory import novel_share
 from asterism.site import Site
 from asterism.training import Batch, Step, ramp_up
 
-FULL = {"exemplars": True}
-GROWN = "grown_head"
+FULL = {"consistency": 25.0, "exemplars": True}
 
 
 class Gm(Section):
@@ -53,9 +52,9 @@ class Gm(Section):
     beta: Annotated[float, Field(ge=0, le=1)] = 0.99  # β, Eq. 10
     growing: Annotated[float, Field(gt=0, le=1)] = 2 / 3  # share of the rounds that grow
     top: Annotated[int, Field(ge=1)] = 5  # features whose ranks are compared
-    consistency: Annotated[float, Field(ge=0)] = 25.0  # λ of the two views' squared difference
+    consistency: Annotated[float, Field(ge=0)] = 0.0  # λ of the two views' squared difference; full: 25
     ramp: Annotated[float, Field(gt=0)] = 0.75  # share of the growing rounds over which λ is reached
-    distance: Annotated[float, Field(ge=0)] = 1.0  # λ_d, from the static branch
+    distance: Annotated[float, Field(ge=0)] = 0.1  # λ_d, from the static branch
     confident: Annotated[float, Field(gt=0, le=1)] = 0.5  # share of a batch, the surest, whose pseudo-labels count
     remember: Remember = Remember()  # while merging
     exemplars: bool = False  # labelled known images while merging, as many as unlabelled ones; full: True
@@ -83,20 +82,29 @@ def novel_stage(
     while state.round < rounds:
         grows = state.round < p.grown(rounds)
         if not grows:
-            state = with_grown_head(state, setup)
+            state = with_grown(state, setup)
         tensors = released(state).tensors if grows and p.distance == 0 else state.tensors  # m^L where it is needed
         total: Total = yield training(state, everyone, setup, rounds, "gm", p, tensors)
         state = advanced(state, total, everyone, setup, beta=p.beta)
         yield state
-    return released(state, GROWN)
+    return released(state, "grown", "grown_buffers")
 
 
-def with_grown_head(state: State, setup: Setup) -> State:
-    """The state with the novel rows as growing left them, which give the pseudo-labels of merging."""
-    if GROWN in state.tensors:
+def with_grown(state: State, setup: Setup) -> State:
+    """The state with the model as growing left it, which gives the pseudo-labels of merging.
+
+    Its novel rows are made as long as known ones are on average: those of a pairwise loss are far too short to be
+    seen beside them, and cross entropy that has to lengthen them first was seen to lengthen one alone.
+    """
+    if "grown" in state.tensors:
         return state
-    rows = setup.layout.with_rows(len(state.classes)).head(state.tensors["parameters"])
-    return replace(state, tensors={**state.tensors, GROWN: rows[frozen_rows(state, setup) :].clone()})
+    layout, frozen = setup.layout.with_rows(len(state.classes)), frozen_rows(state, setup)
+    parameters = state.tensors["parameters"].clone()
+    rows = layout.head(parameters)
+    norms = rows.norm(dim=1)
+    rows[frozen:] *= norms[:frozen].mean() / norms[frozen:].mean().clamp_min(torch.finfo(norms.dtype).tiny)
+    left = {"parameters": parameters, "grown": parameters, "grown_buffers": state.tensors["buffers"]}
+    return replace(state, tensors={**state.tensors, **left})
 
 
 def train_locally(site: Site, tensors: Tensors, options: Options) -> Reply:
@@ -119,21 +127,22 @@ def train_locally(site: Site, tensors: Tensors, options: Options) -> Reply:
 
 
 def grow_step(site: Site, local: Local, p: Gm, tensors: Tensors, frozen: int) -> Step:
-    """The step of growing on one mini-batch: two views, pairwise loss, consistency, distance from the static branch."""
+    """The step of growing on one mini-batch: two views, pairwise loss, consistency, distance of branches."""
     network = site.worker.network
     rng = site.worker.generator(local.seed, "augment", local.stage, local.round, site.name)
     done = local.round / (p.ramp * p.grown(local.rounds))
     weight = site.worker.hold("consistency", torch.tensor(p.consistency * ramp_up(done)))
-    static = anchored(site, tensors) if p.distance else None
+    consistency = weight if p.consistency else None
+    static = reference(site, "anchor", tensors) if p.distance else None
 
     def step(pixels: Tensor, targets: Tensor) -> Batch:
         images = torch.cat(two_views(pixels, local.augment, rng))
         z = network.represent(images)
-        loss, alike = network.speed.of(two_view_loss, len(z))(z, network.prototypes[frozen:], p.top, weight)
+        loss, alike = network.speed.of(two_view_loss, len(z))(z, network.prototypes[frozen:], p.top, consistency)
         if static is not None:
             with torch.no_grad():
-                still = static.represent(images)
-            loss = loss + p.distance * branch_distance(z, still)
+                still = static.represent(images[: len(pixels)])
+            loss = loss + p.distance * branch_distance(z[: len(pixels)], still)
         return Batch(images, z, loss, {"pairs_alike": alike})
 
     return step
@@ -143,14 +152,16 @@ def merge_step(site: Site, local: Local, p: Gm, tensors: Tensors, frozen: int) -
     """The step of merging on one mini-batch: pseudo-labels, memory of known classes, and exemplars where there are."""
     network = site.worker.network
     rng = site.worker.generator(local.seed, "augment", local.stage, local.round, site.name)
-    labels_from = site.worker.hold(GROWN, tensors[GROWN])
+    grown = reference(site, "grown", tensors)
     held = remembering(site, local, p.remember, tensors, frozen)
     exemplars = exemplar_loss(site, local) if p.exemplars else None
 
     def step(pixels: Tensor, targets: Tensor) -> Batch:
         images = augment(pixels, local.augment, rng)
         z = network.represent(images)
-        loss = network.speed.of(unification_loss, len(z))(z, network.prototypes, labels_from, p.confident)
+        with torch.no_grad():
+            seen = grown(images)[:, frozen:]
+        loss = network.speed.of(unification_loss, len(z))(z @ network.prototypes.T, seen, p.confident)
         loss = loss + held(images, z)
         if exemplars is not None:
             loss = loss + exemplars(len(pixels))
@@ -179,11 +190,11 @@ def branch_distance(dynamic: Tensor, static: Tensor) -> Tensor:
     return (dynamic - static).square().sum(dim=1).mean()
 
 
-def unification_loss(z: Tensor, rows: Tensor, grown: Tensor, confident: float) -> Tensor:
-    """Cross entropy over all ``rows``, the last of them novel, to the novel class that the ``grown`` rows see in z.
+def unification_loss(logits: Tensor, seen: Tensor, confident: float) -> Tensor:
+    """Cross entropy of logits (n, rows) to the novel class of the largest logit ``seen`` (n, novel) by another model.
 
-    Mean over the ``confident`` share of z (n, d), one sample at least, in which those see it most surely.
+    Mean over the ``confident`` share of samples, one at least, in which that model sees it most surely.
     """
-    probability, found = (z.detach() @ grown.T).softmax(dim=1).max(dim=1)
-    surest = probability.topk(max(1, round(confident * len(z)))).indices
-    return cross_entropy(z[surest] @ rows.T, len(rows) - len(grown) + found[surest])
+    probability, found = seen.detach().softmax(dim=1).max(dim=1)
+    surest = probability.topk(max(1, round(confident * len(seen)))).indices
+    return cross_entropy(logits[surest], logits.shape[1] - seen.shape[1] + found[surest])

@@ -27,18 +27,18 @@ class Remember(Section):
     deviation: Annotated[float, Field(ge=0)] = 0.1  # of those features around their prototype, by its norm
 
 
-def anchored(site: Site, tensors: Tensors) -> Network:
-    """A second network in eval mode: the anchor, the model that the stage began with."""
-    teacher = site.worker.twin("teacher")
-    teacher.load({**tensors, "parameters": tensors["anchor"], "buffers": tensors["anchor_buffers"]})
-    return teacher.network.eval()
+def reference(site: Site, name: str, tensors: Tensors) -> Network:
+    """A second network in eval mode: the model whose vectors were sent as ``name`` and ``name_buffers``."""
+    twin = site.worker.twin(name)
+    twin.load({**tensors, "parameters": tensors[name], "buffers": tensors[f"{name}_buffers"]})
+    return twin.network.eval()
 
 
 def remembering(
     site: Site, local: Local, p: Remember, tensors: Tensors, frozen: int
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """The loss that keeps a client's known logits near those of the anchor and novel rows off known prototypes."""
-    teacher = anchored(site, tensors)
+    teacher = reference(site, "anchor", tensors)
     network, device = site.worker.network, site.worker.device
     prototypes = teacher.prototypes.detach()[:frozen]
     classes = torch.arange(frozen, device=device)

@@ -14,7 +14,16 @@ from asterism.report.words import participants
 
 # Asked of everyone, or once more of those who train: being asked says nothing about being chosen for a round.
 NOT_TRAINING = frozenset(
-    {"evaluate", "prototypes", "lloyd", "screen", "screen-statistics", "screen-calibrate", "orchestra-centroids"}
+    {
+        "evaluate",
+        "prototypes",
+        "lloyd",
+        "screen",
+        "screen-statistics",
+        "screen-calibrate",
+        "orchestra-centroids",
+        "class-statistics",
+    }
 )
 
 

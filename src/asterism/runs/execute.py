@@ -14,6 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from asterism import memory
 from asterism.algorithms import gal, screen
 from asterism.data.images import Dataset
@@ -127,7 +129,12 @@ def _begin(simulation: Simulation, kept: RunFolder, driver: Driver) -> State:
         return simulation.state
     driver.account = Account(checkpoint.step, **checkpoint.progress)
     driver.event("resumed", stage=checkpoint.state.stage, round=checkpoint.state.round)
-    return checkpoint.state
+    return on_device(checkpoint.state, simulation.worker.device)
+
+
+def on_device(state: State, device: torch.device) -> State:
+    """The state where its fleet computes, as it would be had the run never stopped."""
+    return replace(state, tensors={name: value.to(device) for name, value in state.tensors.items()})
 
 
 def _stage(simulation: Simulation, driver: Driver, state: State, stage: StageSplit) -> State:

@@ -177,10 +177,10 @@ def _apart(tensors: Tensors) -> dict[str, Tensor]:
 
 
 def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the header in ``file``."""
+    """The tensors and the header in ``file``; in memory of their own, since what is mapped depends on the file."""
     with _opened(file) as opened:
         header = _header_of(opened, file)
-        return {name: opened.get_tensor(name) for name in opened.keys()}, header  # noqa: SIM118
+        return {name: opened.get_tensor(name).clone() for name in opened.keys()}, header  # noqa: SIM118
 
 
 def _header(file: Path) -> dict[str, Any]:
