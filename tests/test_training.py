@@ -23,7 +23,7 @@ from asterism.flow import State
 from asterism.model import Architecture, grow
 from asterism.seeds import generator
 from asterism.site import Share, Site
-from asterism.training import Batch, Step, Term, Train, batches, descend, fit, learning_rate
+from asterism.training import Batch, Step, Term, Train, batches, descend, fit, learning_rate, shorten
 from asterism.worker import Worker
 from tests.synthetic import SHAPE, Tiny, copied, pictures, same_bits
 
@@ -118,7 +118,7 @@ def test_what_was_done_is_told_in_amounts(share: Share, worker: Worker) -> None:
 @settings(max_examples=60, deadline=None)
 def test_each_image_comes_once_an_epoch_but_for_a_single_left_over(n: int, size: int, epochs: int, seed: int) -> None:
     indices = torch.arange(100, 100 + n)
-    train = Train(batch=size, local_epochs=epochs)
+    train = Train(batch=size, local_epochs=epochs, leftover="keep")
     chosen = list(batches(indices, train, generator(seed, "test")))
     per_epoch = math.ceil(n / size) - (n % size == 1)
     assert len(chosen) == epochs * per_epoch
@@ -126,6 +126,33 @@ def test_each_image_comes_once_an_epoch_but_for_a_single_left_over(n: int, size:
         epoch = torch.cat(chosen[e * per_epoch : (e + 1) * per_epoch]).tolist()
         assert set(epoch) <= set(indices.tolist()) and len(set(epoch)) == len(epoch) == n - (n % size == 1)
     assert all(1 < len(batch) <= size for batch in chosen)
+
+
+@given(st.integers(2, 60), st.integers(2, 20), st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_by_itself_an_epoch_is_of_whole_batches_or_of_everything(n: int, size: int, seed: int) -> None:
+    indices = torch.arange(100, 100 + n)
+    chosen = [b.tolist() for b in batches(indices, Train(batch=size, local_epochs=3), generator(seed, "test"))]
+    assert [len(batch) for batch in chosen] == 3 * ([size] * (n // size) if n >= size else [n])
+    for start in range(0, len(chosen), len(chosen) // 3):
+        epoch = [row for batch in chosen[start : start + len(chosen) // 3] for row in batch]
+        assert len(set(epoch)) == len(epoch) and set(epoch) <= set(indices.tolist())
+
+
+def test_a_gradient_is_shortened_and_never_lengthened() -> None:
+    one, two = torch.tensor([3.0, 0.0]), torch.tensor([4.0])
+    shorten([one, two], 1.0)
+    torch.testing.assert_close(torch.cat([one, two]), torch.tensor([0.6, 0.0, 0.8]))
+    shorten([one, two], 10.0)
+    torch.testing.assert_close(torch.cat([one, two]), torch.tensor([0.6, 0.0, 0.8]))
+
+
+def test_a_step_goes_no_further_than_its_gradient_may_be_long(share: Share) -> None:
+    worker = fresh()
+    before = worker.parameters.clone()
+    train = Train(batch=len(share), local_epochs=1, momentum=0, weight_decay=0, clip=0.01)
+    fit(worker, share, step_of(worker), train, lr=1.0, rng=rng())
+    assert float((worker.parameters - before).norm()) == pytest.approx(0.01, rel=1e-3)
 
 
 def test_epochs_are_shuffled_anew_and_by_the_given_generator_only() -> None:

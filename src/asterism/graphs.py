@@ -51,8 +51,13 @@ class Replayed:
         graph, rows = torch.cuda.CUDAGraph(), chosen.clone()
         for generator in self._generators:
             graph.register_generator_state(generator)
-        # Graphs of one program never run at once, so they may share their memory.
-        with PREPARING, torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        # Graphs of one program never run at once, so they may share their memory. A worker's own stream, and not the
+        # one that torch would take for all: cuBLAS keeps a workspace for each stream, and what is captured keeps it,
+        # so graphs of several workers would write into each other's products.
+        own = torch.cuda.current_stream()
+        stream = None if own == torch.cuda.default_stream() else own
+        captured = torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local")
+        with PREPARING, captured:
             self._program(rows)
         self._graphs[len(chosen)] = graph, rows
         return graph, rows

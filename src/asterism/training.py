@@ -29,6 +29,8 @@ class Train(Section):
     weight_decay: Annotated[float, Field(ge=0)] = 5e-4
     schedule: Literal["cosine", "constant"] = "cosine"  # over the rounds of a stage
     warmup: Annotated[int, Field(ge=0)] = 0  # rounds of linear increase before it
+    leftover: Literal["drop", "keep"] = "drop"  # what an epoch has left over for a smaller batch
+    clip: Annotated[float, Field(gt=0)] | None = None  # the longest gradient that a step may take
 
 
 def learning_rate(train: Train, round: int, rounds: int) -> float:
@@ -110,7 +112,7 @@ class Program:
         self.worker, self.step, self.term, self.companion = worker, step, term, companion
         self.pixels, self.targets = share.images.pixels, share.targets
         self.momentum = train.momentum if term.momentum is None else term.momentum
-        self.weight_decay = train.weight_decay
+        self.weight_decay, self.clip = train.weight_decay, train.clip
         self.descend = compiled(descend) if worker.speed.compiled else descend
         self.descents = [_descent(worker.parameters, worker.gradient, worker.fixed(frozen_rows))]
         if companion is not None:
@@ -137,6 +139,8 @@ class Program:
         with torch.no_grad():
             if self.term.correct is not None:
                 self.term.correct(worker.gradient, worker.parameters)
+            if self.clip is not None:
+                shorten([gradient for _, gradient, _, _ in self.descents], self.clip)
             for vector, gradient, velocity, fixed in self.descents:
                 self.descend(vector, gradient, velocity, self.lr, self.momentum, self.weight_decay, fixed)
             for name, value in {"loss": loss, **batch.monitors}.items():
@@ -206,13 +210,24 @@ def _program(worker: Worker, name: tuple[object, ...] | None, make: Callable[[],
 
 
 def batches(indices: Tensor, train: Train, rng: torch.Generator) -> Iterator[Tensor]:
-    """Mini-batches of image rows, shuffled anew each epoch; a left-over of a single image is left out."""
+    """Mini-batches of image rows, shuffled anew each epoch; all of them in one where they do not fill a batch.
+
+    A left-over is dropped, or kept, unless it is a single image.
+    """
+    least = train.batch if train.leftover == "drop" else 2
     orders = [torch.randperm(len(indices), generator=rng) for _ in range(train.local_epochs)]
     # One copy to the device for all epochs, which it would otherwise have to wait for in each.
     for order in torch.stack(orders).to(indices.device):
         for chosen in torch.split(order, train.batch):
-            if len(chosen) > 1 or len(indices) == 1:
+            if len(chosen) >= least or 0 < len(chosen) == len(indices):
                 yield indices[chosen]
+
+
+def shorten(gradients: Sequence[Tensor], longest: float) -> None:
+    """Scales gradients, in place and all by the same factor, to at most this length together."""
+    length = torch.stack([gradient.norm() for gradient in gradients]).norm()
+    for gradient in gradients:
+        gradient.mul_((longest / length).clamp_max(1))
 
 
 def descend(

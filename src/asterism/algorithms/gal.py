@@ -6,7 +6,7 @@ Clients then train with the Semantic-Weighted Loss, while EMA (Eq. 10) holds the
 
 Needs unlabelled images at the sites. What leaves a site: cluster centres and sizes once a stage, model vectors.
 Departures (docs/departures.md): the server takes the EMA after averaging, which is the same since both are linear;
-ẑ_c are the head's rows and learn; BatchNorm keeps the statistics of m^L unless ``batch_statistics`` is set.
+ẑ_c are the head's rows and learn; EMA draws running statistics back too.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Gal(Section):
     beta: Annotated[float, Field(ge=0, le=1)] = 0.99  # β, Eq. 10
     anchor: Anchor = "fixed"
     detach: bool = False  # SWL's weights as constants
-    batch_statistics: bool = False  # let BatchNorm follow the novel images
+    batch_statistics: bool = True  # let BatchNorm follow the novel images; EMA draws its statistics back too
     loss: Literal["swl", "bce"] = "swl"  # bce: the pairwise loss of Eq. 11
     forgetting: Literal["ema", "distillation"] = "ema"
     remember: Remember = Remember()  # of distillation

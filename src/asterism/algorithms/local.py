@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from asterism.companion import Companion
 from asterism.config import Section
@@ -15,7 +16,7 @@ from asterism.flow import Options, Reply, State, Tensors
 from asterism.model import Layout
 from asterism.seeds import generator
 from asterism.site import Share, Site
-from asterism.training import Step, Train, fit, learning_rate
+from asterism.training import Fitted, Step, Train, fit, learning_rate
 
 
 class Local(Section):
@@ -125,8 +126,17 @@ def train_share(
         companion=companion,
         program=f"{local.lasting} {frozen_rows} {program}",
     )
+    _require_finite(fitted, site.worker.parameters)
     sent = {**site.worker.take(), **term.finish(site.worker, fitted.steps, local.lr), **more()}
     if companion is not None:
         sent["companion"] = companion.take()
     weight = float(len(share)) if local.federation.weighting == "size" else 1.0
     return Reply(sent, weight, {**fitted.metrics, "samples": float(len(share))})
+
+
+def _require_finite(fitted: Fitted, parameters: Tensor) -> None:
+    """Refuses a training that diverged before anything of it is kept: MOON would go on comparing with it for ever."""
+    if not torch.isfinite(torch.stack(parameters.detach().aminmax())).all():
+        raise ArithmeticError(
+            f"local training diverged within {fitted.steps} steps: lower train.lr, or bound steps by train.clip"
+        )
