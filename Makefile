@@ -8,10 +8,10 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 OUT ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint fmt docs slow bench
+.PHONY: help setup demo test check lint fmt docs slow test-federation bench
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(DEV) ## everything for development into .venv, once
 
@@ -20,9 +20,9 @@ demo: $(CORE) ## a whole run on scikit-learn's digits, on the CPU; OUT=folder sa
 
 # One thread a worker: pytest -n 2 already fills two cores, and K-means repeats only at a fixed thread count.
 test: $(DEV) ## the fast tests
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not slow and not federation"
 
-# The tests come last, so that their summary is the last line of a good run.
+# The tests come last, so that their summary ends a good run: the fast ones, then a short federation of real processes.
 check: $(DEV) ## all that CI checks: lint, docs, the README's commands, the fast tests
 	$(MAKE) lint
 	$(MAKE) docs
@@ -30,6 +30,7 @@ check: $(DEV) ## all that CI checks: lint, docs, the README's commands, the fast
 	  $(MAKE) setup && $(MAKE) demo OUT="$$folder/demo" && \
 	  { find "$$folder" -name report.html | grep -q . || { echo "the demo left no report.html" >&2; exit 1; }; }
 	$(MAKE) test
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "federation and not slow"
 
 lint: $(DEV) ## formatting, lint rules and types; changes nothing
 	$(BIN)/ruff format --check .
@@ -44,7 +45,10 @@ docs: $(DEV) ## the documentation into docs/_build/html; a warning is an error
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
 
 slow: $(DEV) ## the tests that take minutes
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m "slow and not federation"
+
+test-federation: $(DEV) ## servers and sites as real processes on loopback, killed and cut on the way; minutes
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m federation
 
 bench: $(DEV) ## what a CPU can measure in ten minutes, into results/bench, and the picture in the docs
 	$(BIN)/python -m bench.startup

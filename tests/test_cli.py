@@ -177,9 +177,9 @@ def test_folder_with_something_in_it_is_never_written_over(
 
 
 def test_second_process_on_the_same_run_is_refused(finished: Path) -> None:
-    from asterism.runs.execute import _locked
+    from asterism.files import locked
 
-    with _locked(finished), pytest.raises(AsterismError, match="another process"), _locked(finished):
+    with locked(finished), pytest.raises(AsterismError, match="another process"), locked(finished):
         pass
 
 

@@ -28,7 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("suite", "suite.*"),
     ("cli", "cli_*", "__main__", "__init__"),
 )
-FLOWER_ADAPTER = "runs.flower"
+FLOWER_ADAPTER = "runs.flower"  # a folder: nothing else imports flwr
 HEAVY = frozenset({"torch", "numpy", "scipy", "sklearn", "matplotlib", "pyarrow"})
 
 
@@ -115,7 +115,7 @@ def complaint(module: str, imported: Import) -> list[str]:
         own, other = layer(module), layer(inner)
         if own is not None and other is not None and other > own:
             found.append(f"{place}: imports {imported.target}, which lies above it")
-    if foreign == "flwr" and module != FLOWER_ADAPTER:
+    if foreign == "flwr" and module != FLOWER_ADAPTER and not module.startswith(f"{FLOWER_ADAPTER}."):
         found.append(f"{place}: imports flwr, which only {FLOWER_ADAPTER} may")
     if foreign in HEAVY and imported.eager and fnmatchcase(module, "cli*"):
         found.append(f"{place}: imports {foreign} before a command asks for it")
@@ -163,6 +163,10 @@ OFFENDERS = {
         {"flow": "def ask():\n    import flwr.server\n"},
         "flow:2: imports flwr, which only runs.flower may",
     ),
+    "flower beside its adapter": (
+        {"runs.flowers": "import flwr"},
+        "runs.flowers:1: imports flwr, which only runs.flower may",
+    ),
     "heavy command line": (
         {"cli": "try:\n    import torch.nn\nexcept ImportError:\n    pass\n"},
         "cli:2: imports torch before a command asks for it",
@@ -189,7 +193,7 @@ SOUND = {
         "data.split": "from .images import ImageSet",
         "data.images": "",
     },
-    "flower in its adapter": {"runs": "", "runs.flower": "import flwr"},
+    "flower in its adapter": {"runs": "", "runs.flower": "", "runs.flower.fleet": "import flwr"},
     "heavy in a command": {"cli": "def run():\n    import torch\n"},
     "heavy for types only": {"cli": "if TYPE_CHECKING:\n    import numpy\n"},
     "heavy elsewhere": {"losses": "import torch"},

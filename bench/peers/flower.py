@@ -45,7 +45,7 @@ def serve_rounds(grid: Grid, work: Work, versions: dict[str, str], actors: int) 
     serve(work, versions | {"actors": str(actors)}, play, agreed)
 
 
-class Local(Grid):  # type: ignore[misc]  # an untyped stranger
+class Local(Grid):
     """A grid that hands each message to the client app at once."""
 
     def __init__(self, clients: int) -> None:
@@ -108,7 +108,7 @@ def main() -> None:
     actors = 1 if work.device == "cuda" else work.threads
     app = ServerApp()
 
-    @app.main()  # type: ignore[untyped-decorator]
+    @app.main()
     def rounds(grid: Grid, context: Context) -> None:
         serve_rounds(grid, work, versions | {"ray": metadata.version("ray")}, actors)
 

@@ -27,14 +27,14 @@ def worker(work: Work) -> Net:
     return network(work)
 
 
-@app.train()  # type: ignore[untyped-decorator]  # an untyped stranger
+@app.train()
 def fit(message: Message, context: Context) -> Message:
     """A client's round."""
     config = message.content["config"]
     work = Work(**json.loads(str(config["work"])))
     client = int(str(context.node_config["partition-id"]))
     net = worker(work)
-    net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     train(net, kept(work, client), work)
-    content = {"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord({"num-examples": work.images})}
-    return Message(RecordDict(content), reply_to=message)
+    metrics = MetricRecord({"num-examples": work.images})
+    return Message(RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}), reply_to=message)

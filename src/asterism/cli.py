@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asterism import cli_config, cli_data, cli_estimate, cli_inspect, cli_suite
+from asterism import cli_config, cli_data, cli_estimate, cli_federation, cli_inspect, cli_suite
 from asterism.errors import AsterismError
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ app = typer.Typer(
 app.add_typer(cli_data.app, name="data")
 app.add_typer(cli_config.app, name="config")
 cli_inspect.register(app)
+cli_federation.register(app)
 cli_estimate.register(app)
 cli_suite.register(app)
 

@@ -65,11 +65,7 @@ def count_tables(
     past ``rows`` stand for no class (turned images) and are never predicted. Images without a label are left out.
     """
     worker.network.eval()
-    tables = {
-        "known": torch.zeros(known, known, device=worker.device),
-        "novel": torch.zeros(classes - known, rows - known, device=worker.device),
-        "joint": torch.zeros(classes, rows, device=worker.device),
-    }
+    tables = {name: table.to(worker.device) for name, table in empty_tables(known, classes, rows).items()}
     for chosen in torch.split(labelled(share), batch):
         targets = share.targets[chosen]
         z, prototypes = worker.network.represent(plain(share.images.pixels[chosen])), worker.network.prototypes[:rows]
@@ -79,6 +75,15 @@ def count_tables(
         _count(tables["known"], targets[is_known], logits[is_known, :known])
         _count(tables["novel"], targets[~is_known] - known, logits[~is_known, known:])
     return tables
+
+
+def empty_tables(known: int, classes: int, rows: int) -> dict[str, Tensor]:
+    """The tables of no image at all."""
+    return {
+        "known": torch.zeros(known, known),
+        "novel": torch.zeros(classes - known, rows - known),
+        "joint": torch.zeros(classes, rows),
+    }
 
 
 def biased(z: Tensor, prototypes: Tensor, reading: Reading) -> Tensor:

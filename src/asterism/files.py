@@ -1,11 +1,13 @@
-"""Files that are whole or not there: atomic writes, and append-only lines that survive a cut."""
+"""Files that are whole or not there: atomic writes, append-only lines that survive a cut, folders of one process."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,19 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
+def now() -> str:
+    """The time in UTC as every log writes it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def read_json(path: Path) -> Any:
+    """The JSON document in ``path``."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise AsterismError(f"cannot be read: {error}", where=str(path), fix="remove it, or put a copy back") from None
+
+
 class Lines:
     """An append-only file of JSON objects; a last line that a cut left unfinished is taken off when it is opened."""
 
@@ -88,5 +103,20 @@ def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Nobody else works in ``folder`` while the block runs; the lock goes with the process, however it ends."""
+    descriptor = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise AsterismError(
+            "another process works on this run", where=str(folder), fix="wait for it, or stop it"
+        ) from None
     finally:
         os.close(descriptor)

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from asterism.errors import AsterismError
 from asterism.flow import Collect, Reply, Version
 from asterism.privacy.chain import broken_line
+from asterism.privacy.groups import Floor, smallest_group
 from asterism.privacy.ledger import Ledger
 
 ASK = Collect(("site-1", "site-2"), "prototypes", {}, Version("novel-1", 0, "layout"))
@@ -59,3 +61,25 @@ def test_changed_removed_swapped_or_garbled_lines_break_the_chain(ledger_file: P
     }[tamper]
     ledger_file.write_text("\n".join(lines) + "\n")
     assert broken_line(lines_of(ledger_file)) in (1, 2)
+
+
+def test_rows_that_do_not_tell_their_numbers_do_not_leave_a_site_that_has_a_floor() -> None:
+    rows = Reply({"centroids": torch.zeros(3, 4)}, metrics={"samples": 12.0})
+    assert smallest_group(ASK, rows) is None
+    with pytest.raises(AsterismError, match="would send centroids without the number"):
+        Floor(5)("site-1", ASK, rows)
+    assert Floor(0)("site-1", ASK, rows) is rows
+
+
+def test_floor_leaves_out_single_rows_and_empties_rows_of_sums() -> None:
+    sizes, counts = torch.tensor([7, 4, 0]), torch.tensor([7.0, 4.0, 0.0])
+    single = Floor(5)("site-1", ASK, Reply({"centres": torch.arange(6.0).view(3, 2), "sizes": sizes}))
+    assert single.tensors["sizes"].tolist() == [7, 0]
+    assert single.tensors["centres"].tolist() == [[0.0, 1.0], [4.0, 5.0]]
+    sums = {"sums": torch.tensor([[1.0, 1.0], [2.0, 2.0], [0.0, 0.0]]), "counts": counts, "outer": torch.ones(2, 2)}
+    summed = Floor(5)("site-1", ASK, Reply(sums))
+    assert summed.tensors["counts"].tolist() == [7.0, 0.0, 0.0]
+    assert summed.tensors["sums"].tolist() == [[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]]
+    assert "outer" not in summed.tensors  # not by row, so what is behind it cannot be taken out
+    assert (single.metrics["withheld"], summed.metrics["withheld"]) == (1.0, 1.0)
+    assert smallest_group(ASK, single) == smallest_group(ASK, summed) == 7

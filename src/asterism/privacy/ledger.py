@@ -8,6 +8,7 @@ from pathlib import Path
 from asterism.files import Lines
 from asterism.flow import Ask, Reply
 from asterism.privacy.chain import FIRST, digest
+from asterism.privacy.groups import WITHHELD, smallest_group
 
 
 class Ledger:
@@ -26,7 +27,9 @@ class Ledger:
         line = self._lines.append({
             "at": self._now(), "site": site, "stage": ask.version.stage, "round": ask.version.round, "task": ask.task,
             "tensors": tensors, "bytes": sum(value.nbytes for value in reply.tensors.values()),
-            "samples": reply.metrics.get("samples"), "before": self._before,
+            "samples": reply.metrics.get("samples"),
+            "smallest_group": smallest_group(ask, reply),
+            "withheld": int(reply.metrics.get(WITHHELD, 0)), "before": self._before,
         })  # fmt: skip
         self._before = digest(line.encode())
         return reply

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 from asterism.aggregate import Outcome
 from asterism.data.picture import Picture
 from asterism.errors import AsterismError
-from asterism.files import Lines
+from asterism.files import Lines, now
 from asterism.flow import Answer, Ask, State, Tensors, Total
 from asterism.metrics import forgetting
 from asterism.runs.replay import Recorder
@@ -53,11 +52,6 @@ class Progress(Protocol):
 
     def measured(self, stage: str, round: int, scores: Scores) -> None:
         """A state was measured on the test images."""
-
-
-def now() -> str:
-    """The time in UTC as events and the ledger write it."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 @dataclass
@@ -140,15 +134,15 @@ class Driver:
     def keep(self, state: State) -> None:
         """Keeps a state as the newest checkpoint, and measures it when its round is due."""
         if self.evaluate_every and state.round % self.evaluate_every == 0:
-            self._measure(state)
+            self.evaluate(state)
         self._write(state)
 
-    def finish(self, state: State, *, true: int, estimated: int | None, by_stage: list[float | None]) -> None:
+    def finish(self, state: State, *, true: int | None, estimated: int | None, by_stage: list[float | None]) -> None:
         """Ends a stage: measures its last state, adds its results, keeps both.
 
         ``by_stage`` is the accuracy on the classes of every stage so far, from which forgetting is told.
         """
-        scores = self._measure(state)
+        scores = self.evaluate(state)
         self.account.history.append(by_stage)
         done = {
             "name": state.stage,
@@ -168,7 +162,7 @@ class Driver:
         """The results of every stage that is done, with the seconds it took."""
         return [{**done, "seconds": round(self._seconds[done["name"]], 3)} for done in self.account.stages]
 
-    def _measure(self, state: State) -> Scores:
+    def evaluate(self, state: State) -> Scores:
         """The scores of a state, measured once: a stage's end may be the round that was measured just before."""
         if self._measured is not None and self._measured[:2] == (state.stage, state.round):
             return self._measured[2]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import platform
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from importlib import metadata
@@ -26,11 +24,11 @@ from asterism.data.split import StageSplit, load_split, make_split, save
 from asterism.errors import AsterismError
 from asterism.experiment import Experiment, dump
 from asterism.experiment import load as load_experiment
-from asterism.files import write_json, write_text
+from asterism.files import locked, now, write_json, write_text
 from asterism.flow import State, run
 from asterism.privacy.ledger import Ledger
 from asterism.report.page import write_report
-from asterism.runs.driver import Account, Driver, Progress, now
+from asterism.runs.driver import Account, Driver, Progress
 from asterism.runs.explain import explain
 from asterism.runs.progress import Silent
 from asterism.runs.replay import Recorder
@@ -65,7 +63,7 @@ def execute(folder: Path, progress: Progress | None = None, load: Loader = load_
     if not (folder / "config.toml").exists():
         raise AsterismError("not a run folder: it has no config.toml", where=str(folder))
     experiment = load_experiment(folder / "config.toml")
-    with _locked(folder):
+    with locked(folder):
         for stale in folder.rglob(".*.part"):  # what a kill left half-written
             stale.unlink()
         return _execute(folder, experiment, progress or Silent(), load)
@@ -205,18 +203,3 @@ def commit() -> str:
         cwd=Path(__file__).parent, capture_output=True, text=True, check=False,
     )  # fmt: skip
     return described.stdout.strip() if described.returncode == 0 else ""
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Nobody else works in ``folder`` while the block runs; the lock goes with the process, however it ends."""
-    descriptor = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
-        raise AsterismError(
-            "another process works on this run", where=str(folder), fix="wait for it, or stop it"
-        ) from None
-    finally:
-        os.close(descriptor)

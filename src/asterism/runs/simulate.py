@@ -50,20 +50,9 @@ class Simulation:
     def flow(self, state: State) -> Flow:
         """The flow of the stage that ``state`` is in, with the experiment's settings."""
         number = [stage.name for stage in self.stages].index(state.stage)
-        if number == 0:
-            known = self.experiment.known
-            return known_stage(state, self._active(known.absent), known, self.setup)
-        novel = self.experiment.novel[number - 1]
-        return ALGORITHMS[novel.algorithm.name].flow(
-            state,
-            self._active(novel.absent),
-            novel.algorithm,
-            self.setup,
-            rounds=novel.rounds,
-            discovery=novel.discovery,
-            screening=novel.screening,
-            met=len(self.classes_met(self.stages[number - 1].name)),
-        )
+        absent = self.experiment.novel[number - 1].absent if number else self.experiment.known.absent
+        met = len(self.classes_met(self.stages[number - 1].name)) if number else None
+        return stage_flow(self.experiment, state, number, self._active(absent), self.setup, met)
 
     def rounds(self, stage: str) -> int:
         """How many rounds a stage has."""
@@ -99,6 +88,25 @@ class Simulation:
         """Headwise accuracy on the classes of each stage up to the state's."""
         number = [stage.name for stage in self.stages].index(state.stage)
         return by_stage(self.tables(state), [len(stage.classes) for stage in self.stages[: number + 1]])
+
+
+def stage_flow(
+    experiment: Experiment, state: State, number: int, everyone: Sequence[str], setup: Setup, met: int | None
+) -> Flow:
+    """The flow of a stage, 0 being the known one, with an experiment's settings; ``met``: true classes before it."""
+    if number == 0:
+        return known_stage(state, everyone, experiment.known, setup)
+    novel = experiment.novel[number - 1]
+    return ALGORITHMS[novel.algorithm.name].flow(
+        state,
+        everyone,
+        novel.algorithm,
+        setup,
+        rounds=novel.rounds,
+        discovery=novel.discovery,
+        screening=novel.screening,
+        met=met,
+    )
 
 
 def simulate(

@@ -94,7 +94,7 @@ class Stores:
     """The local stores of simulated participants, in memory and, at every checkpoint, on disk."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self._path = path
+        self.path = path
         self._stores: dict[str, LocalStore] = {}
 
     def of(self, participant: str) -> LocalStore:
@@ -103,11 +103,11 @@ class Stores:
 
     def write(self, step: int) -> None:
         """Writes every entry that changed since the last checkpoint."""
-        if self._path is None:
+        if self.path is None:
             return
         for participant, store in self._stores.items():
             for key in sorted(store.changed):
-                file = self._path / quote(participant, safe="") / f"{quote(key, safe='')}@{step:06d}.safetensors"
+                file = self.path / quote(participant, safe="") / f"{quote(key, safe='')}@{step:06d}.safetensors"
                 write_tensors(file, store[key], {})
             store.changed.clear()
 
@@ -135,9 +135,9 @@ class Stores:
             store.changed.clear()
 
     def _entries(self) -> Iterator[tuple[str, str, int, Path]]:
-        if self._path is None:
+        if self.path is None:
             return
-        for file in sorted(self._path.glob("*/*.safetensors")):
+        for file in sorted(self.path.glob("*/*.safetensors")):
             match = ENTRY.fullmatch(file.name)
             if match and not file.name.startswith("."):
                 yield unquote(file.parent.name), unquote(match["key"]), int(match["step"]), file
@@ -161,12 +161,12 @@ def write_tensors(file: Path, tensors: Tensors, header: Mapping[str, Any]) -> No
     described = {HEADER: json.dumps({"format": FORMAT, **header})}
     with replacing(file) as part:
         try:
-            save_file(_apart(tensors), part, described)
+            save_file(apart(tensors), part, described)
         except SafetensorError as error:  # how the library reports a full disk
             raise OSError(0, str(error)) from error
 
 
-def _apart(tensors: Tensors) -> dict[str, Tensor]:
+def apart(tensors: Tensors) -> dict[str, Tensor]:
     """The tensors on the CPU, none sharing memory with another, which the library refuses to write."""
     apart, seen = dict[str, Tensor](), set[int]()
     for name, value in tensors.items():

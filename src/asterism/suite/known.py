@@ -12,8 +12,8 @@ from pathlib import Path
 
 from asterism.data.sources import load as load_images
 from asterism.experiment import Experiment
-from asterism.files import Lines, write_json
-from asterism.runs.driver import Progress, now
+from asterism.files import Lines, now, write_json
+from asterism.runs.driver import Progress
 from asterism.runs.execute import Loader, execute, new_folder
 from asterism.suite.identity import decisive, decisive_for_known, digest
 from asterism.suite.plan import Planned
