@@ -89,7 +89,7 @@ def main(
         line = subprocess.run(call, capture_output=True, text=True, check=True).stdout
         print(line.strip())
         found["runs"].append(json.loads(line))
-    write_json(out or results_file("many-participants", "cpu"), found)
+        write_json(out or results_file("many-participants", "cpu"), found)
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ def main(
             line = subprocess.run(call, capture_output=True, text=True, check=True).stdout
             print(line.strip(), flush=True)
             found["runs"].append(json.loads(line))
-    write_json(out or results_file("tree", "cpu"), found)
+            write_json(out or results_file("tree", "cpu"), found)
 
 
 if __name__ == "__main__":

@@ -93,6 +93,13 @@ def test_a_network_computes_as_set_between_trainings_too(share: Share) -> None:
     assert worker(Speed(half=True)).network.speed == PLAIN
 
 
+def test_a_twin_computes_as_in_training_whatever_head_it_is_given() -> None:
+    fast = worker(HALF)
+    twin = fast.twin("teacher")
+    twin.load({**fast.take(), "parameters": fast.parameters[:-64]})
+    assert twin.layout.rows == 3 and twin.network.speed == HALF
+
+
 def test_only_batches_of_the_usual_size_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "compiled", lambda function: "compiled")
     fast = Speed(compiled=32, reading=True, read=READING)

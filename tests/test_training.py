@@ -118,7 +118,7 @@ def test_what_was_done_is_told_in_amounts(share: Share, worker: Worker) -> None:
 @settings(max_examples=60, deadline=None)
 def test_each_image_comes_once_an_epoch_but_for_a_single_left_over(n: int, size: int, epochs: int, seed: int) -> None:
     indices = torch.arange(100, 100 + n)
-    train = Train(batch=size, local_epochs=epochs, leftover="keep")
+    train = Train(batch=size, local_epochs=epochs, leftover=0)
     chosen = list(batches(indices, train, generator(seed, "test")))
     per_epoch = math.ceil(n / size) - (n % size == 1)
     assert len(chosen) == epochs * per_epoch
@@ -128,15 +128,16 @@ def test_each_image_comes_once_an_epoch_but_for_a_single_left_over(n: int, size:
     assert all(1 < len(batch) <= size for batch in chosen)
 
 
-@given(st.integers(2, 60), st.integers(2, 20), st.integers(0, 99))
+@given(st.integers(2, 60), st.integers(2, 20), st.floats(0, 1), st.integers(0, 99))
 @settings(max_examples=60, deadline=None)
-def test_by_itself_an_epoch_is_of_whole_batches_or_of_everything(n: int, size: int, seed: int) -> None:
-    indices = torch.arange(100, 100 + n)
-    chosen = [b.tolist() for b in batches(indices, Train(batch=size, local_epochs=3), generator(seed, "test"))]
-    assert [len(batch) for batch in chosen] == 3 * ([size] * (n // size) if n >= size else [n])
-    for start in range(0, len(chosen), len(chosen) // 3):
-        epoch = [row for batch in chosen[start : start + len(chosen) // 3] for row in batch]
-        assert len(set(epoch)) == len(epoch) and set(epoch) <= set(indices.tolist())
+def test_a_left_over_is_trained_on_where_it_fills_enough_of_a_batch(n: int, size: int, least: float, seed: int) -> None:
+    train = Train(batch=size, local_epochs=1, leftover=least)
+    chosen = [batch.tolist() for batch in batches(torch.arange(100, 100 + n), train, generator(seed, "test"))]
+    rest = n % size
+    kept = [rest] if n < size or (rest > 1 and rest >= least * size) else []
+    assert [len(batch) for batch in chosen] == [size] * (n // size) + kept
+    rows = [row for batch in chosen for row in batch]
+    assert len(set(rows)) == len(rows) and set(rows) <= set(range(100, 100 + n))
 
 
 def test_a_gradient_is_shortened_and_never_lengthened() -> None:

@@ -29,7 +29,7 @@ class Train(Section):
     weight_decay: Annotated[float, Field(ge=0)] = 5e-4
     schedule: Literal["cosine", "constant"] = "cosine"  # over the rounds of a stage
     warmup: Annotated[int, Field(ge=0)] = 0  # rounds of linear increase before it
-    leftover: Literal["drop", "keep"] = "drop"  # what an epoch has left over for a smaller batch
+    leftover: Annotated[float, Field(ge=0, le=1)] = 0.25  # least share of a batch that an epoch's last one must fill
     clip: Annotated[float, Field(gt=0)] | None = None  # the longest gradient that a step may take
 
 
@@ -212,9 +212,9 @@ def _program(worker: Worker, name: tuple[object, ...] | None, make: Callable[[],
 def batches(indices: Tensor, train: Train, rng: torch.Generator) -> Iterator[Tensor]:
     """Mini-batches of image rows, shuffled anew each epoch; all of them in one where they do not fill a batch.
 
-    A left-over is dropped, or kept, unless it is a single image.
+    A left-over that fills too little of a batch is dropped, a single image always.
     """
-    least = train.batch if train.leftover == "drop" else 2
+    least = max(2, math.ceil(train.leftover * train.batch))
     orders = [torch.randperm(len(indices), generator=rng) for _ in range(train.local_epochs)]
     # One copy to the device for all epochs, which it would otherwise have to wait for in each.
     for order in torch.stack(orders).to(indices.device):

@@ -40,6 +40,7 @@ class Worker:
         self.generators: dict[str, torch.Generator] = {}
         self.programs: dict[object, Any] = {}  # local steps to be used again, until the layout changes
         self._lay_out(build(rows))
+        self.network.speed = speed.at_rest
 
     @classmethod
     def of(
@@ -58,7 +59,6 @@ class Worker:
     def _lay_out(self, net: Network) -> None:
         self.programs.clear()
         self.network = net.to(self.device)
-        self.network.speed = self.speed.at_rest
         named = dict(net.named_parameters())
         named[HEAD] = named.pop(HEAD)  # last, so that a new row is an appended one
         if any(p.dtype != torch.float32 for p in named.values()):

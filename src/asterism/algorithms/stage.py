@@ -61,7 +61,12 @@ def advanced(
     anchor: Anchor = "fixed",
     batch_statistics: bool = True,
 ) -> State:
-    """The state after a round: the clients' mean as the FL algorithm takes it, its extractor drawn back by EMA."""
+    """The state after a round: the clients' mean as the FL algorithm takes it, its extractor drawn back by EMA.
+
+    A round that nobody contributed to changes nothing: EMA alone would draw the extractor back to its anchor.
+    """
+    if total.weight == 0:
+        return replace(state, round=state.round + 1)
     averaged = FEDERATED[setup.federation.algorithm.name].update(state, total, len(everyone))
     tensors = merged(state, averaged, setup, beta=beta, anchor=anchor, batch_statistics=batch_statistics)
     return replace(state, tensors=tensors, round=state.round + 1)

@@ -42,6 +42,7 @@ class Record(Section):
     stages: tuple[StageResults, ...] = ()
     starts: Mapping[str, Moment] = {}  # by novel stage, before its first round
     curves: Mapping[str, Mapping[str, tuple[float | None, ...]]] = {}  # by stage: round and accuracies
+    unusable: Mapping[str, int] = {}  # replies that failed or were refused, by stage
     overhead: float = 0.0  # seconds that the novel stages' own do not hold: loading, estimates, report
 
     @property
@@ -82,17 +83,20 @@ def failure(suite: str, planned: Planned, machine: Mapping[str, Any], sentence: 
 
 
 def _events(folder: Path) -> dict[str, Any]:
-    """Accuracies over the rounds of each stage, and before the first round of novel ones."""
+    """Accuracies over the rounds of each stage and before the first of novel ones, and how many replies were lost."""
     curves: dict[str, dict[int, dict[str, float | None]]] = {}
-    starts = {}
+    starts, unusable = {}, dict[str, int]()
     for event in Lines(folder / "events.jsonl"):
+        if event["event"] == "answered" and event["failed"]:
+            unusable[event["stage"]] = unusable.get(event["stage"], 0) + len(event["failed"])
         if event["event"] != "evaluated":
             continue
         if event["round"] == 0:
             starts[event["stage"]] = {protocol: event[protocol] for protocol in PROTOCOLS}
         figures = {f"{p}.{part}": _rounded(event[p][part]) for p in PROTOCOLS for part in PARTS}
         curves.setdefault(event["stage"], {})[event["round"]] = figures
-    return {"starts": starts, "curves": {stage: _columns(rounds) for stage, rounds in curves.items()}}
+    columns = {stage: _columns(rounds) for stage, rounds in curves.items()}
+    return {"starts": starts, "curves": columns, "unusable": unusable}
 
 
 def _columns(rounds: Mapping[int, Mapping[str, float | None]]) -> dict[str, list[float | None]]:
