@@ -5,7 +5,7 @@
     pip download --python-version 3.12 --only-binary=:all: --no-deps -d FOLDER -r bench/peers/pfl.txt
     pip download --python-version 3.12 --only-binary=:all: --no-deps -d FOLDER -r bench/peers/flower-local.txt
 
-(the last two fill the folder for a machine without a network: 27 MB; Ray is too large for that, and FedLab has no wheel).
+(the last two fill the folder for a machine without a network: 27 MB; Ray is too large, and FedLab has no wheel).
 
 Every peer is a process of its own with packages of its own, installed once from its pinned list beside this file into
 ``--environments`` (from the network, or without one from ``--wheels``); torch and numpy are this environment's, the

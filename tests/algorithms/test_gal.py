@@ -10,6 +10,7 @@ from asterism import metrics
 from asterism.algorithms.discover import Discovery
 from asterism.algorithms.gal import alarm, monitors
 from asterism.algorithms.screen import Screening
+from asterism.algorithms.stage import Plan
 from asterism.evaluation import measure
 from asterism.flow import Answer, Answers, Ask, Collect, Reply, State, Sum, Total
 from asterism.memory import pseudo_labelled
@@ -32,7 +33,7 @@ def test_the_flow_is_the_papers_box() -> None:
     stage = Stage("gal")
     flow = stage.method.flow(
         stage.entered, ("a", "b", "c"), stage.p, stage.tiny.setup,
-        rounds=2, discovery=Discovery(clusters=3, classes=2), screening=Screening(),
+        Plan(2, Discovery(clusters=3, classes=2), Screening()),
     )  # fmt: skip
     ask = next(flow)
     assert isinstance(ask, Collect)

@@ -11,6 +11,7 @@ from torch.nn.functional import normalize
 from asterism.algorithms.discover import Discovery
 from asterism.algorithms.gm import Gm, branch_distance, unification_loss
 from asterism.algorithms.screen import Screening
+from asterism.algorithms.stage import Plan
 from asterism.flow import State, Sum, Total
 from asterism.losses import consistency_loss, pairwise_loss, same_ranking, two_view_loss
 from tests.contract.test_novel import Stage
@@ -88,7 +89,7 @@ def test_the_flow_grows_then_merges() -> None:
     stage = Stage("gm", distance=0)
     flow = stage.method.flow(
         stage.entered, ("a", "b", "c"), stage.p, stage.tiny.setup,
-        rounds=3, discovery=Discovery(classes=2), screening=Screening(),
+        Plan(3, Discovery(classes=2), Screening()),
     )  # fmt: skip
     state = next(flow)
     assert isinstance(state, State) and len(state.classes) == 4

@@ -13,6 +13,7 @@ from asterism.algorithms.incd import Incd, matrix_distance, self_training_loss
 from asterism.algorithms.replay import class_sums, extended, moments, replay_loss
 from asterism.algorithms.represent import represented
 from asterism.algorithms.screen import Screening
+from asterism.algorithms.stage import Plan
 from asterism.errors import AsterismError
 from asterism.evaluation import Reading
 from asterism.flow import State, Sum, Total
@@ -96,7 +97,7 @@ def test_the_flow_asks_for_statistics_once_and_then_trains() -> None:
     stage = Stage("incd")
     flow = stage.method.flow(
         stage.entered, ("a", "b", "c"), stage.p, stage.tiny.setup,
-        rounds=2, discovery=Discovery(classes=2), screening=Screening(),
+        Plan(2, Discovery(classes=2), Screening()),
     )  # fmt: skip
     begun = next(flow)
     assert isinstance(begun, State) and len(begun.classes) == 4

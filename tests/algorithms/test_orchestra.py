@@ -12,6 +12,7 @@ from asterism.algorithms import TASKS
 from asterism.algorithms.discover import Discovery
 from asterism.algorithms.orchestra import Orchestra, head_loss, ordered, tuning_loss
 from asterism.algorithms.screen import Screening
+from asterism.algorithms.stage import Plan
 from asterism.algorithms.target import Projector, Standardised, Target, projector_of
 from asterism.centroids import global_centroids, local_centroids
 from asterism.companion import fresh
@@ -129,7 +130,7 @@ def test_the_flow_clusters_and_tunes_in_turn_then_trains_the_head() -> None:
     stage = Stage("orchestra", head=0.5, **SMALL)
     flow = stage.method.flow(
         stage.entered, ("a", "b", "c"), stage.p, stage.tiny.setup,
-        rounds=4, discovery=Discovery(classes=2, floor=2), screening=Screening(),
+        Plan(4, Discovery(classes=2, floor=2), Screening()),
     )  # fmt: skip
     state = next(flow)
     assert isinstance(state, State) and state.round == 0

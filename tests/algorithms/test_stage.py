@@ -7,6 +7,7 @@ import torch
 
 from asterism.algorithms import TASKS
 from asterism.algorithms.anchor import model
+from asterism.algorithms.stage import Plan
 from asterism.flow import Answers, Ask, Collect, Failure, State, Total
 from asterism.runs.inprocess import InProcess
 from asterism.training import Train
@@ -25,7 +26,7 @@ def test_a_missed_round_changes_nothing_but_its_number(method: str) -> None:
 
     flow = stage.method.flow(
         stage.entered, tuple(stage.novel), stage.p, stage.tiny.setup,
-        rounds=6, discovery=stage.discovery, screening=stage.screening,
+        Plan(6, stage.discovery, stage.screening),
     )  # fmt: skip
     step, reply = next(flow), None
     while len(kept) < 3:
@@ -45,7 +46,7 @@ def test_a_client_that_diverges_fails_with_a_sentence_and_keeps_nothing() -> Non
     stage = Stage("gal", "moon", train=Train(batch=8, local_epochs=3, lr=1e30))
     flow = stage.method.flow(
         stage.entered, tuple(stage.novel), stage.p, stage.tiny.setup,
-        rounds=1, discovery=stage.discovery, screening=stage.screening,
+        Plan(1, stage.discovery, stage.screening),
     )  # fmt: skip
     step = next(flow)
     while not (isinstance(step, Ask) and step.task == "gal"):

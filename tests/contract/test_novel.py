@@ -15,6 +15,7 @@ from asterism.algorithms import ALGORITHMS, TASKS
 from asterism.algorithms.discover import Discovery
 from asterism.algorithms.known import Known
 from asterism.algorithms.screen import Screening
+from asterism.algorithms.stage import Plan
 from asterism.config import Section
 from asterism.errors import AsterismError
 from asterism.evaluation import measure
@@ -100,9 +101,7 @@ class Stage:
             tuple(self.novel),
             self.p,
             self.tiny.setup,
-            rounds=rounds,
-            discovery=self.discovery,
-            screening=self.screening,
+            Plan(rounds, self.discovery, self.screening),
         )
         return run(flow, self.answer, keep)
 

@@ -20,10 +20,8 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from asterism.algorithms.anchor import released
-from asterism.algorithms.discover import Discovery
-from asterism.algorithms.local import Local, Setup, train_share
-from asterism.algorithms.screen import Screening
-from asterism.algorithms.stage import advanced, begun, training
+from asterism.algorithms.local import Local, Setup, told, train_share
+from asterism.algorithms.stage import Plan, advanced, begun, training
 from asterism.config import Section, with_preset
 from asterism.data.augment import two_views
 from asterism.flow import Flow, Options, Reply, State, Tensors, Total
@@ -48,21 +46,11 @@ class AutoNovel(Section):
     _filled = model_validator(mode="before")(with_preset(FULL))
 
 
-def novel_stage(
-    state: State,
-    everyone: Sequence[str],
-    p: AutoNovel,
-    setup: Setup,
-    *,
-    rounds: int,
-    discovery: Discovery,
-    screening: Screening,
-    met: int | None = None,
-) -> Flow:
+def novel_stage(state: State, everyone: Sequence[str], p: AutoNovel, setup: Setup, plan: Plan) -> Flow:
     """Novel class learning by AutoNovel."""
-    state = yield from begun(state, everyone, setup, discovery, screening, met=met)
-    while state.round < rounds:
-        total: Total = yield training(state, everyone, setup, rounds, "autonovel", p, released(state).tensors)
+    state = yield from begun(state, everyone, setup, plan)
+    while state.round < plan.rounds:
+        total: Total = yield training(state, everyone, setup, plan.rounds, "autonovel", p, released(state).tensors)
         state = advanced(state, total, everyone, setup, beta=p.beta)
         yield state
     return released(state)
@@ -70,8 +58,7 @@ def novel_stage(
 
 def train_locally(site: Site, tensors: Tensors, options: Options) -> Reply:
     """One client's round of AutoNovel on its own unlabelled images."""
-    local = Local.model_validate_json(str(options["local"]))
-    p, frozen = AutoNovel.model_validate_json(str(options["method"])), int(options["frozen"])
+    (local, p), frozen = told(options, AutoNovel), int(options["frozen"])
     return train_share(
         site,
         tensors,

@@ -20,12 +20,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from asterism.algorithms.anchor import Anchor, released
-from asterism.algorithms.discover import Discovery
 from asterism.algorithms.labelled import labelled_draws
-from asterism.algorithms.local import Local, Setup, train_share
+from asterism.algorithms.local import Local, Setup, told, train_share
 from asterism.algorithms.remember import Remember, remembering
-from asterism.algorithms.screen import Screening
-from asterism.algorithms.stage import advanced, begun, training
+from asterism.algorithms.stage import Plan, advanced, begun, training
 from asterism.config import Section
 from asterism.data.augment import augment
 from asterism.flow import Flow, Options, Reply, State, Tensors, Total
@@ -58,21 +56,11 @@ class Gal(Section):
         return self.beta if self.forgetting == "ema" else 0.0
 
 
-def novel_stage(
-    state: State,
-    everyone: Sequence[str],
-    p: Gal,
-    setup: Setup,
-    *,
-    rounds: int,
-    discovery: Discovery,
-    screening: Screening,
-    met: int | None = None,
-) -> Flow:
+def novel_stage(state: State, everyone: Sequence[str], p: Gal, setup: Setup, plan: Plan) -> Flow:
     """Novel class learning; comments name the lines of Algorithm 1."""
-    state = yield from begun(state, everyone, setup, discovery, screening, initial="prototypes", met=met)  # 1-14
-    while state.round < rounds:  # 15
-        total: Total = yield training(state, everyone, setup, rounds, "gal", p, sent(state, p))  # 16-20
+    state = yield from begun(state, everyone, setup, plan, initial="prototypes")  # 1-14
+    while state.round < plan.rounds:  # 15
+        total: Total = yield training(state, everyone, setup, plan.rounds, "gal", p, sent(state, p))  # 16-20
         state = advanced(  # 21, and EMA of 19
             state, total, everyone, setup, beta=p.held, anchor=p.anchor, batch_statistics=p.batch_statistics
         )
@@ -87,8 +75,7 @@ def sent(state: State, p: Gal) -> Tensors:
 
 def train_locally(site: Site, tensors: Tensors, options: Options) -> Reply:
     """One client's round of novel class learning on its own unlabelled images."""
-    local, p = Local.model_validate_json(str(options["local"])), Gal.model_validate_json(str(options["method"]))
-    frozen = int(options["frozen"])
+    (local, p), frozen = told(options, Gal), int(options["frozen"])
     return train_share(
         site,
         tensors,

@@ -26,12 +26,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from asterism.algorithms.anchor import frozen_rows, released
-from asterism.algorithms.discover import Discovery
 from asterism.algorithms.labelled import labelled_draws
-from asterism.algorithms.local import Local, Setup, train_share
+from asterism.algorithms.local import Local, Setup, told, train_share
 from asterism.algorithms.remember import Remember, reference, remembering
-from asterism.algorithms.screen import Screening
-from asterism.algorithms.stage import advanced, begun, training
+from asterism.algorithms.stage import Plan, advanced, begun, training
 from asterism.config import Section, with_preset
 from asterism.data.augment import augment, two_views
 from asterism.data.split import KNOWN
@@ -66,25 +64,15 @@ class Gm(Section):
         return max(1, round(self.growing * rounds))
 
 
-def novel_stage(
-    state: State,
-    everyone: Sequence[str],
-    p: Gm,
-    setup: Setup,
-    *,
-    rounds: int,
-    discovery: Discovery,
-    screening: Screening,
-    met: int | None = None,
-) -> Flow:
+def novel_stage(state: State, everyone: Sequence[str], p: Gm, setup: Setup, plan: Plan) -> Flow:
     """Novel class learning by GM: rounds that grow, then rounds that merge."""
-    state = yield from begun(state, everyone, setup, discovery, screening, met=met)
-    while state.round < rounds:
-        grows = state.round < p.grown(rounds)
+    state = yield from begun(state, everyone, setup, plan)
+    while state.round < plan.rounds:
+        grows = state.round < p.grown(plan.rounds)
         if not grows:
             state = with_grown(state, setup)
         tensors = released(state).tensors if grows and p.distance == 0 else state.tensors  # m^L where it is needed
-        total: Total = yield training(state, everyone, setup, rounds, "gm", p, tensors)
+        total: Total = yield training(state, everyone, setup, plan.rounds, "gm", p, tensors)
         state = advanced(state, total, everyone, setup, beta=p.beta)
         yield state
     return released(state, "grown", "grown_buffers")
@@ -109,8 +97,7 @@ def with_grown(state: State, setup: Setup) -> State:
 
 def train_locally(site: Site, tensors: Tensors, options: Options) -> Reply:
     """One client's round of GM, growing or merging, on its own unlabelled images."""
-    local, p = Local.model_validate_json(str(options["local"])), Gm.model_validate_json(str(options["method"]))
-    frozen = int(options["frozen"])
+    (local, p), frozen = told(options, Gm), int(options["frozen"])
     grows = local.round < p.grown(local.rounds)
     make, phase = (grow_step, "grow") if grows else (merge_step, "merge")
     exemplars = p.exemplars and not grows and len(site.share(KNOWN)) > 0

@@ -24,11 +24,9 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from asterism.algorithms.anchor import released
-from asterism.algorithms.discover import Discovery
 from asterism.algorithms.labelled import given, labelled_draws
-from asterism.algorithms.local import Local, Setup, train_share
-from asterism.algorithms.screen import Screening
-from asterism.algorithms.stage import advanced, begun, sent, training
+from asterism.algorithms.local import Local, Setup, told, train_share
+from asterism.algorithms.stage import Plan, advanced, begun, sent, training
 from asterism.companion import Companion, fresh
 from asterism.config import Section, with_preset
 from asterism.data.augment import two_views
@@ -65,23 +63,13 @@ class Iic(Section):
         return novel * (self.heads - 1 + self.heads * self.overcluster)
 
 
-def novel_stage(
-    state: State,
-    everyone: Sequence[str],
-    p: Iic,
-    setup: Setup,
-    *,
-    rounds: int,
-    discovery: Discovery,
-    screening: Screening,
-    met: int | None = None,
-) -> Flow:
+def novel_stage(state: State, everyone: Sequence[str], p: Iic, setup: Setup, plan: Plan) -> Flow:
     """Novel class learning by IIC."""
-    state = yield from begun(state, everyone, setup, discovery, screening, met=met)
+    state = yield from begun(state, everyone, setup, plan)
     if state.round == 0:
         state = with_unit_rows(with_further_heads(state, p, setup), setup)
-    while state.round < rounds:
-        total: Total = yield training(state, everyone, setup, rounds, "iic", p, sent(state, "joint"))
+    while state.round < plan.rounds:
+        total: Total = yield training(state, everyone, setup, plan.rounds, "iic", p, sent(state, "joint"))
         state = with_unit_rows(advanced(state, total, everyone, setup, beta=p.beta), setup)
         yield state
     return released(state)
@@ -120,7 +108,7 @@ def further_heads(features: int, count: int) -> nn.Module:
 
 def train_locally(site: Site, tensors: Tensors, options: Options) -> Reply:
     """One client's round of IIC on its own unlabelled images, and on the labelled ones that it is given."""
-    local, p = Local.model_validate_json(str(options["local"])), Iic.model_validate_json(str(options["method"]))
+    local, p = told(options, Iic)
     frozen, known, companion = int(options["frozen"]), given(site, local.seed, p.known_share), None
     if "companion" in tensors:
         features = site.worker.layout.features

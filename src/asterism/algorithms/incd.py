@@ -22,12 +22,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from asterism.algorithms.anchor import frozen_rows, released
-from asterism.algorithms.discover import Discovery, random_rows
-from asterism.algorithms.local import Local, Setup, train_share
+from asterism.algorithms.discover import random_rows
+from asterism.algorithms.local import Local, Setup, told, train_share
 from asterism.algorithms.remember import reference
 from asterism.algorithms.replay import replaying, with_class_statistics
-from asterism.algorithms.screen import Screening
-from asterism.algorithms.stage import advanced, begun, training
+from asterism.algorithms.stage import Plan, advanced, begun, training
 from asterism.companion import Companion
 from asterism.config import Section
 from asterism.data.augment import two_views
@@ -55,24 +54,14 @@ class Incd(Section):
     distillation: Annotated[float, Field(ge=0)] = 10.0  # weight of the features' distance from m^L's
 
 
-def novel_stage(
-    state: State,
-    everyone: Sequence[str],
-    p: Incd,
-    setup: Setup,
-    *,
-    rounds: int,
-    discovery: Discovery,
-    screening: Screening,
-    met: int | None = None,
-) -> Flow:
+def novel_stage(state: State, everyone: Sequence[str], p: Incd, setup: Setup, plan: Plan) -> Flow:
     """Novel class learning by iNCD."""
-    state = yield from begun(with_joint_before(state), everyone, setup, discovery, screening, met=met)
+    state = yield from begun(with_joint_before(state), everyone, setup, plan)
     if "companion" not in state.tensors:
         state = yield from with_joint_head(state, everyone, p, setup)
         yield state
-    while state.round < rounds:
-        total: Total = yield training(state, everyone, setup, rounds, "incd", p, sent(state))
+    while state.round < plan.rounds:
+        total: Total = yield training(state, everyone, setup, plan.rounds, "incd", p, sent(state))
         state = read(advanced(state, total, everyone, setup, beta=p.beta))
         yield state
     return released(state)
@@ -110,7 +99,7 @@ def sent(state: State) -> Tensors:
 
 def train_locally(site: Site, tensors: Tensors, options: Options) -> Reply:
     """One client's round of iNCD on its own unlabelled images."""
-    local, p = Local.model_validate_json(str(options["local"])), Incd.model_validate_json(str(options["method"]))
+    local, p = told(options, Incd)
     frozen, features = int(options["frozen"]), site.worker.layout.features
     rows = len(tensors["companion"]) // features
     joint = site.worker.companion(f"joint head {rows}", lambda: nn.Linear(features, rows, bias=False))

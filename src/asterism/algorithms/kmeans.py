@@ -14,10 +14,8 @@ from typing import Literal
 import torch
 
 from asterism.algorithms.anchor import frozen_rows, released
-from asterism.algorithms.discover import Discovery
 from asterism.algorithms.local import Setup
-from asterism.algorithms.screen import Screening
-from asterism.algorithms.stage import begun
+from asterism.algorithms.stage import Plan, begun
 from asterism.config import Section
 from asterism.flow import Flow, State
 
@@ -28,19 +26,9 @@ class Kmeans(Section):
     name: Literal["kmeans"] = "kmeans"
 
 
-def novel_stage(
-    state: State,
-    everyone: Sequence[str],
-    p: Kmeans,
-    setup: Setup,
-    *,
-    rounds: int,
-    discovery: Discovery,
-    screening: Screening,
-    met: int | None = None,
-) -> Flow:
-    """Novel classes as the nearest global prototypes; ``rounds`` of training there are none."""
-    state = yield from begun(state, everyone, setup, discovery, screening, initial="prototypes", met=met)
+def novel_stage(state: State, everyone: Sequence[str], p: Kmeans, setup: Setup, plan: Plan) -> Flow:
+    """Novel classes as the nearest global prototypes; there is no round of training."""
+    state = yield from begun(state, everyone, setup, plan, initial="prototypes")
     layout = setup.layout.with_rows(len(state.classes))
     rows, frozen = layout.head(state.tensors["parameters"]), frozen_rows(state, setup)
     bias = state.tensors.get("bias", torch.zeros(len(rows), device=rows.device)).clone()

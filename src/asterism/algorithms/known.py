@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from asterism.algorithms.local import Local, Setup, train_share
+from asterism.algorithms.local import Local, Setup, told, train_share
 from asterism.config import Section
 from asterism.data.augment import augment, quarter_turns
 from asterism.federated import FEDERATED
@@ -61,7 +61,7 @@ def known_stage(state: State, everyone: Sequence[str], p: Known, setup: Setup) -
 
 def train_locally(site: Site, tensors: Tensors, options: Options) -> Reply:
     """One client's round of known class learning on its own labelled images."""
-    local, p = Local.model_validate_json(str(options["local"])), Known.model_validate_json(str(options["method"]))
+    local, p = told(options, Known)
     return train_share(
         site,
         tensors,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ from asterism.model import Layout
 from asterism.seeds import generator
 from asterism.site import Share, Site
 from asterism.training import Fitted, Step, Train, fit, learning_rate
+
+M = TypeVar("M", bound=Section)
 
 
 class Local(Section):
@@ -69,6 +72,11 @@ class Setup:
             lr=learning_rate(self.train, state.round, rounds),
         )
         return {"local": local.model_dump_json(), "method": method.model_dump_json()}
+
+
+def told(options: Options, method: type[M]) -> tuple[Local, M]:
+    """What ``Setup.order`` told a client: how to train in this round, and the settings of its method."""
+    return Local.model_validate_json(str(options["local"])), method.model_validate_json(str(options["method"]))
 
 
 def draw(everyone: Sequence[str], count: int, rng: torch.Generator) -> tuple[str, ...]:

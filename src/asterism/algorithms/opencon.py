@@ -22,13 +22,11 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from asterism.algorithms.anchor import frozen_rows, model, released
-from asterism.algorithms.discover import Discovery
 from asterism.algorithms.labelled import given, labelled_draws
-from asterism.algorithms.local import Local, Setup, train_share
+from asterism.algorithms.local import Local, Setup, told, train_share
 from asterism.algorithms.moving import SUMS, Moving, turned_to
 from asterism.algorithms.represent import represented
-from asterism.algorithms.screen import Screening
-from asterism.algorithms.stage import advanced, begun, sent, training
+from asterism.algorithms.stage import Plan, advanced, begun, sent, training
 from asterism.companion import Companion, fresh
 from asterism.config import Section, with_preset
 from asterism.data.augment import two_views
@@ -65,24 +63,14 @@ class OpenCon(Section):
     _filled = model_validator(mode="before")(with_preset(FULL))
 
 
-def novel_stage(
-    state: State,
-    everyone: Sequence[str],
-    p: OpenCon,
-    setup: Setup,
-    *,
-    rounds: int,
-    discovery: Discovery,
-    screening: Screening,
-    met: int | None = None,
-) -> Flow:
+def novel_stage(state: State, everyone: Sequence[str], p: OpenCon, setup: Setup, plan: Plan) -> Flow:
     """Novel class learning by OpenCon."""
-    state = yield from begun(state, everyone, setup, discovery, screening, met=met)
+    state = yield from begun(state, everyone, setup, plan)
     if state.round == 0:
         state = with_prototypes(state, p, setup)
-    while state.round < rounds:
+    while state.round < plan.rounds:
         clients = setup.clients(everyone, state)
-        total: Total = yield training(state, everyone, setup, rounds, "opencon", p, sent(state, "joint"))
+        total: Total = yield training(state, everyone, setup, plan.rounds, "opencon", p, sent(state, "joint"))
         state = with_moved_prototypes(advanced(state, total, everyone, setup, beta=p.beta))
         means: Total | None = (yield reading(state, clients, setup, p)) if p.projection else None
         state = with_rows(state, means, setup)
@@ -163,7 +151,7 @@ def send_rows(site: Site, tensors: Tensors, options: Options) -> Reply:
 
 def train_locally(site: Site, tensors: Tensors, options: Options) -> Reply:
     """One client's round of OpenCon on its own unlabelled images, and on the labelled ones that it is given."""
-    local, p = Local.model_validate_json(str(options["local"])), OpenCon.model_validate_json(str(options["method"]))
+    local, p = told(options, OpenCon)
     frozen, known = int(options["frozen"]), given(site, local.seed, p.known_share)
     companion, moving = projecting(site, p.projection), Moving.of(site, tensors["prototypes"])
     return train_share(

@@ -23,10 +23,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from asterism.algorithms.anchor import ema, frozen_rows, released
-from asterism.algorithms.discover import Discovery
-from asterism.algorithms.local import Local, Setup, train_share
-from asterism.algorithms.screen import Screening
-from asterism.algorithms.stage import advanced, begun, training
+from asterism.algorithms.local import Local, Setup, told, train_share
+from asterism.algorithms.stage import Plan, advanced, begun, training
 from asterism.algorithms.target import TURNS, Projector, Target, projector_of
 from asterism.centroids import global_centroids, local_centroids
 from asterism.companion import fresh
@@ -68,27 +66,17 @@ class Orchestra(Section):
         return rounds - max(1, round(self.head * rounds))
 
 
-def novel_stage(
-    state: State,
-    everyone: Sequence[str],
-    p: Orchestra,
-    setup: Setup,
-    *,
-    rounds: int,
-    discovery: Discovery,
-    screening: Screening,
-    met: int | None = None,
-) -> Flow:
+def novel_stage(state: State, everyone: Sequence[str], p: Orchestra, setup: Setup, plan: Plan) -> Flow:
     """Novel class learning by Orchestra: the extractor is tuned, then stays, and the novel rows learn."""
-    state = yield from begun(state, everyone, setup, discovery, screening, met=met)
+    state = yield from begun(state, everyone, setup, plan)
     total: Total
-    while state.round < p.tuning(rounds):
-        state = yield from clustered(opened(state, p, setup), everyone, p, setup, discovery.floor)
-        total = yield tuning(state, everyone, setup, rounds, p)
+    while state.round < p.tuning(plan.rounds):
+        state = yield from clustered(opened(state, p, setup), everyone, p, setup, plan.discovery.floor)
+        total = yield tuning(state, everyone, setup, plan.rounds, p)
         state = drawn_back(advanced(state, total, everyone, setup, beta=p.beta), p, setup)
         yield state
-    while state.round < rounds:
-        total = yield training(state, everyone, setup, rounds, "orchestra-head", p, released(state, *OWN).tensors)
+    while state.round < plan.rounds:
+        total = yield training(state, everyone, setup, plan.rounds, "orchestra-head", p, released(state, *OWN).tensors)
         state = advanced(state, total, everyone, setup, beta=1.0, anchor="previous", batch_statistics=False)
         yield state
     return released(state, *OWN)
@@ -160,7 +148,7 @@ def send_centroids(site: Site, tensors: Tensors, options: Options) -> Reply:
 
 def ordered(options: Options) -> tuple[Local, Orchestra]:
     """What a client is told; in either phase, the learning rate runs over the rounds of that phase."""
-    local, p = Local.model_validate_json(str(options["local"])), Orchestra.model_validate_json(str(options["method"]))
+    local, p = told(options, Orchestra)
     tuned = p.tuning(local.rounds)
     if local.round < tuned:
         lr = p.lr_factor * learning_rate(local.train, local.round, tuned)

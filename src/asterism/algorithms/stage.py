@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from asterism.algorithms.anchor import Anchor, frozen_rows, merged
@@ -15,25 +15,31 @@ from asterism.federated import FEDERATED
 from asterism.flow import Ask, State, Sum, Tensors, Total
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What a run plans for one novel stage, whatever the method.
+
+    ``met``: true classes of earlier stages, by which a simulation counts what screening found.
+    """
+
+    rounds: int
+    discovery: Discovery
+    screening: Screening
+    met: int | None = None
+
+
 def begun(
-    state: State,
-    everyone: Sequence[str],
-    setup: Setup,
-    discovery: Discovery,
-    screening: Screening,
-    *,
-    initial: Initial = "random",
-    met: int | None = None,
+    state: State, everyone: Sequence[str], setup: Setup, plan: Plan, *, initial: Initial = "random"
 ) -> Generator[Ask | State, Any, State]:
     """The state with a row for each new class, kept; as it is where the stage had already begun.
 
-    ``initial``: how the method's rows begin unless the settings say otherwise. ``met``: true classes of earlier
-    stages, by which a simulation counts what screening found.
+    ``initial``: how the method's rows begin unless the settings say otherwise.
     """
     if "anchor" in state.tensors:
         return state
-    yield from screening_flow(state, everyone, screening, seed=setup.seed, known=len(state.classes), met=met)
-    state = yield from discover(state, everyone, discovery, setup, initial)
+    known = len(state.classes)
+    yield from screening_flow(state, everyone, plan.screening, seed=setup.seed, known=known, met=plan.met)
+    state = yield from discover(state, everyone, plan.discovery, setup, initial)
     yield state
     return state
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from asterism.algorithms import ALGORITHMS, TASKS
 from asterism.algorithms.known import known_stage
 from asterism.algorithms.local import Setup
+from asterism.algorithms.stage import Plan
 from asterism.data.images import Dataset, ImageSet
 from asterism.data.sources import load as load_images
 from asterism.data.split import FederationSplit, StageSplit, make_split
@@ -97,16 +98,8 @@ def stage_flow(
     if number == 0:
         return known_stage(state, everyone, experiment.known, setup)
     novel = experiment.novel[number - 1]
-    return ALGORITHMS[novel.algorithm.name].flow(
-        state,
-        everyone,
-        novel.algorithm,
-        setup,
-        rounds=novel.rounds,
-        discovery=novel.discovery,
-        screening=novel.screening,
-        met=met,
-    )
+    plan = Plan(novel.rounds, novel.discovery, novel.screening, met)
+    return ALGORITHMS[novel.algorithm.name].flow(state, everyone, novel.algorithm, setup, plan)
 
 
 def simulate(
