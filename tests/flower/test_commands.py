@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import stat
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +20,7 @@ from typer.testing import CliRunner
 
 from asterism.cli import app
 from asterism.errors import AsterismError
+from asterism.files import Lines
 from asterism.flow import Collect, Reply, Version
 from asterism.privacy.ledger import Ledger
 from asterism.runs.flower.app import write_app
@@ -24,7 +31,7 @@ from asterism.runs.sites import certificates
 from asterism.runs.sites.doorway import Doorway, asked
 from asterism.runs.sites.gate import CALLS, application
 from asterism.runs.sites.join import Joined
-from asterism.runs.sites.programs import Program, Programs
+from asterism.runs.sites.programs import Program, Programs, end_left_over
 from asterism.runs.sites.serve import Server
 from asterism.runs.sites.settings import FederationFile, SiteFile, read_federation
 
@@ -175,3 +182,29 @@ def test_gate_passes_the_calls_of_sites_and_nothing_else() -> None:
     assert all(path.startswith("/v1/fleet/") for path in paths)
     assert "/v1/fleet/register-node" not in paths
     assert len(paths) == len(CALLS)
+
+
+def test_two_threads_of_a_site_may_note_at_once(tmp_path: Path) -> None:
+    """A link that breaks says so from both of its threads: neither may take the other's half-written file."""
+    site = Joined(SiteFile(name="north", server="127.0.0.1:1", images="digits", key="k", authority="a", base=tmp_path))
+    site._folder, site._log = tmp_path, Lines(tmp_path / "log.jsonl")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda i: site.note("unreachable", number=i), range(200)))
+    assert len(list(Lines(tmp_path / "log.jsonl"))) == 200
+    assert json.loads((tmp_path / "status.json").read_text("utf-8"))["event"] == "unreachable"
+
+
+def test_what_a_killed_server_left_is_ended_and_nothing_else() -> None:
+    mark = {"ASTERISM_TEST_MARK": "this run"}
+    command = [sys.executable, "-c", "import time; time.sleep(60)  # flwr-made-up"]
+    left = subprocess.Popen(command, env={**os.environ, **mark})
+    other = subprocess.Popen(command, env={**os.environ, "ASTERISM_TEST_MARK": "another run"})
+    try:
+        time.sleep(0.3)
+        end_left_over("flwr-made-up", "ASTERISM_TEST_MARK", "this run")
+        assert left.wait(5) == -signal.SIGKILL
+        assert other.poll() is None
+    finally:
+        for process in (left, other):
+            process.kill()
+            process.wait()

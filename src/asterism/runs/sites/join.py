@@ -6,7 +6,7 @@ whenever it breaks; a site needs no door of its own to the network, it calls the
 
 from __future__ import annotations
 
-from threading import Event
+from threading import Event, Lock
 from typing import Any
 
 from asterism.errors import AsterismError
@@ -33,6 +33,7 @@ class Joined:
             raise AsterismError('link = "supernode" needs TLS', where="link", fix='link = "direct"')
         self._settings, self._insecure = settings, insecure
         self._folder = settings.path(settings.folder)
+        self._noting = Lock()
 
     def run(self, stop: Event) -> None:
         """Takes part until ``stop`` is set."""
@@ -86,5 +87,6 @@ class Joined:
     def note(self, event: str, **facts: Any) -> None:
         """One line in the site's log, and on its standard output; the newest is the site's status."""
         line = {"at": now(), "event": event, **facts}
-        print(self._log.append(line), flush=True)
-        write_json(self._folder / "status.json", line)
+        with self._noting:  # the link listens and answers in threads of their own
+            print(self._log.append(line), flush=True)
+            write_json(self._folder / "status.json", line)

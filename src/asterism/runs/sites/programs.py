@@ -84,6 +84,22 @@ def beside_python(name: str) -> str:
     return str(path)
 
 
+def end_left_over(name: str, variable: str, value: str) -> None:
+    """Ends programs of this name that another start of ours left behind, told by what their environment says.
+
+    A program ends with the command that started it, but not what that program started in turn: the app of a server
+    that was killed would go on for a while, and hold the run.
+    """
+    mark = f"{variable}={value}".encode()
+    for folder in Path("/proc").glob("[0-9]*") if sys.platform == "linux" else ():
+        with suppress(OSError):  # it may end while it is looked at, or belong to another user
+            command, told = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
+            if name.encode() in command and mark in told.split(b"\0"):
+                os.kill(int(folder.name), signal.SIGKILL)
+                while folder.exists() and b"Z (zombie)" not in (folder / "status").read_bytes():
+                    time.sleep(0.05)
+
+
 def wait_for(ready: Callable[[], bool], what: str, programs: Programs, seconds: float = 60.0) -> None:
     """Returns when ``ready`` says so; an error when a program ends, or it takes too long."""
     end = time.monotonic() + seconds

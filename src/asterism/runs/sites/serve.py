@@ -22,7 +22,7 @@ from asterism.files import Lines, locked, now, read_json
 from asterism.runs.flower.commands import Inner
 from asterism.runs.sites import certificates
 from asterism.runs.sites.health import Health
-from asterism.runs.sites.programs import Program, Programs, wait_for
+from asterism.runs.sites.programs import Program, Programs, end_left_over, wait_for
 from asterism.runs.sites.settings import FILE, FederationFile
 
 TRIES = 5  # starts in a row that brought no new state
@@ -84,6 +84,7 @@ class Server:
         """Starts every program, in the order in which they need each other; gives Flower's number of the run."""
         inner = Inner(self._folder / "flower", free_port(), on_disk=self._settings.messages == "disk")
         (self._folder / "stopped.json").unlink(missing_ok=True)
+        end_left_over("flwr-serverapp", FILE, str(self._file))
         prepare(inner)
         self._programs.start(inner.superlink())
         wait_for(lambda: listens(inner.port), "Flower's server listens", self._programs)
