@@ -19,6 +19,7 @@ import httpx
 import pytest
 
 from asterism.experiment import load
+from asterism.files import Lines
 from asterism.runs.sites import certificates
 from asterism.runs.sites.gate import LARGEST_CALL
 from asterism.runs.sites.serve import free_port
@@ -68,6 +69,29 @@ def test_site_that_hangs_past_the_deadline_is_left_out_of_the_round(tmp_path: Pa
         missing = [failure for event in made.events("answered") for failure in event["failed"]]
         assert {failure["participant"] for failure in missing} == {"site-01"}
         assert {failure["reason"] for failure in missing} <= {"timeout", "unavailable"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["gate", "superlink", "superexec"])
+def test_when_one_of_the_servers_programs_ends_all_start_again_and_the_life_goes_on(
+    tmp_path: Path, program: str
+) -> None:
+    experiment = load("demo", {**SHORT, "known.rounds": 3})
+    with federation(tmp_path, experiment=experiment) as made:
+        made.serve()
+        for name in made.sites:
+            made.join(name)
+        made.wait(lambda: made.events("kept"), "the first round")
+        (serving,) = starts(made)
+        os.kill(serving[program], signal.SIGKILL)
+        results = made.results()
+        assert len(starts(made)) == 2
+        life.equal_to_one_process(made, results)
+
+
+def starts(made: Federation) -> list[dict[str, int]]:
+    """What the server said each time that it had started its programs."""
+    return [line for line in Lines(made.run / "serve.jsonl") if line["event"] == "serving"]
 
 
 @pytest.mark.slow

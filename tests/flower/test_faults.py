@@ -111,6 +111,17 @@ def test_bad_reply_is_rejected_and_the_others_count(rehearsal: Rehearsal, kind: 
     assert said in detail
 
 
+def test_huge_but_finite_update_is_averaged_like_any_other(rehearsal: Rehearsal) -> None:
+    """What an update may do to the mean is bounded by robust aggregation, which nobody asked for here."""
+    ask = training(rehearsal)
+    huge = torch.full_like(ask.tensors["parameters"], 1e12)
+    rehearsal.grid._handles["site-02"] = saying(changed(parameters=huge), rehearsal)
+    total = rehearsal.fleet().answer(ask)
+    assert isinstance(total, Total)
+    assert (total.replies, total.failures) == (3, ())
+    assert float(total.mean()["parameters"].min()) == pytest.approx(1e12 / 3, rel=1e-4)
+
+
 def test_message_without_a_parcel_is_rejected_at_both_ends(rehearsal: Rehearsal) -> None:
     empty = RecordDict({"other": ConfigRecord({"x": 1})})
     rehearsal.grid._handles["site-02"] = lambda message: Message(empty, reply_to=message)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import save_file
 
 from asterism.errors import AsterismError
 from asterism.files import Lines
@@ -84,6 +86,32 @@ def test_killed_server_goes_on_from_its_newest_state_and_asks_no_finished_round_
     assert same_bits(kept.state.tensors, expected.state.tensors)
     rounds = [(e["stage"], e["round"], e["task"]) for e in events(other.folder / "federation-run", "answered")]
     assert {round: rounds.count(round) for round in rounds if rounds.count(round) > 1} == {}
+    for stage in [*results["stages"], *whole["stages"]]:
+        stage.pop("seconds")
+    assert results == whole
+
+
+def test_full_disk_at_the_server_stops_it_with_a_sentence_and_loses_nothing(
+    rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = life(rehearsal).run()
+    (rehearsal.folder / "other").mkdir()
+    other = Rehearsal(rehearsal.folder / "other", rehearsal.experiment)
+    run, write, full = other.folder / "federation-run", save_file, iter(range(2))
+
+    def filling_up(tensors: Any, file: Path, *more: Any) -> None:
+        if run in file.parents and next(full, None) is None:
+            file.write_bytes(b"half a stat")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(tensors, file, *more)
+
+    monkeypatch.setattr("asterism.runs.store.save_file", filling_up)
+    with pytest.raises(AsterismError, match="cannot write: No space left on device"):
+        life(other).run()
+    monkeypatch.undo()
+    kept = RunFolder(run).newest()
+    assert kept is not None and [file for file in run.rglob("*.part")] == []
+    results = life(other).run()
     for stage in [*results["stages"], *whole["stages"]]:
         stage.pop("seconds")
     assert results == whole
