@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,3 +65,13 @@ def test_run_that_fails_says_so_and_ends(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "rounds in a row had fewer than" in done.stderr
     assert not (tmp_path / "ray" / "results.json").exists()
+
+
+def test_ray_of_its_own_is_reached_from_this_machine_alone() -> None:
+    script = (
+        "from asterism.runs.flower.simulated import ray_settings; start = ray_settings()['init_args']\n"
+        "import ray; ray.init(**start, include_dashboard=False, num_cpus=1); print(ray.util.get_node_ip_address())"
+    )
+    alone = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=alone)
+    assert done.stdout.strip() == "127.0.0.1", done.stderr

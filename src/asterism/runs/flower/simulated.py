@@ -7,6 +7,7 @@ bits. A cluster's machines must share that folder (``asterism.runs.flower.virtua
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -33,11 +34,7 @@ from asterism.runs.store import RunFolder
 from asterism.site import Gate, let_out
 
 POLL = 0.02  # seconds between two looks for a reply
-# Each of Ray's processes takes one core. What goes wrong in it comes back as the participant's failure.
-RAY: dict[str, Any] = {
-    "client_resources": {"num_cpus": 1, "num_gpus": 0},
-    "init_args": {"log_to_driver": False, "logging_level": logging.ERROR},
-}
+ON_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # named for where "0" is the default; read where Ray is imported
 
 
 def execute_simulated(folder: Path, progress: Progress | None = None) -> dict[str, Any]:
@@ -60,10 +57,20 @@ def execute_simulated(folder: Path, progress: Progress | None = None) -> dict[st
 
     logging.getLogger("flwr").setLevel(logging.ERROR)  # it would warn of its own function, the only one from Python
     try:
-        run_simulation(server, virtual_sites(str(folder)), len(participants), backend_config=RAY)
+        run_simulation(server, virtual_sites(str(folder)), len(participants), backend_config=ray_settings())
     finally:
         ended.set()  # the server app's thread would wait for replies that nobody gives any more
     return found[0]
+
+
+def ray_settings() -> dict[str, Any]:
+    """A process of Ray for each core, in the cluster that ``RAY_ADDRESS`` names or on this machine alone."""
+    # What goes wrong in such a process comes back as the participant's failure.
+    start: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if not os.environ.get("RAY_ADDRESS"):
+        os.environ[ON_LOOPBACK] = "0"  # whoever reaches Ray may run what they like
+        start["address"] = "local"
+    return {"client_resources": {"num_cpus": 1, "num_gpus": 0}, "init_args": start}
 
 
 class Virtual:
