@@ -45,6 +45,7 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Folder of the run; made, and must be empty.")] = None,
     seeds: Annotated[bool, typer.Option("--seeds", help="One run for each of the configuration's seeds.")] = False,
     exact: Annotated[bool, typer.Option("--exact", help="On a GPU: float32 and deterministic, not fast.")] = False,
+    flower: Annotated[bool, typer.Option("--flower", help="On the virtual nodes of Flower's simulation.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -53,7 +54,7 @@ def run(
 
     experiment = load(config, [*(overrides or []), *(["machine.exact=true"] if exact else [])])
     if not seeds:
-        _run(experiment, out, as_json=as_json, quiet=quiet)
+        _run(experiment, out, as_json=as_json, quiet=quiet, flower=flower)
         return
     if not experiment.seeds:
         raise AsterismError(
@@ -64,7 +65,14 @@ def run(
     out = out or default_folder(experiment)
     folders = [out / f"seed-{seed}" for seed in experiment.seeds]
     for seed, folder in zip(experiment.seeds, folders, strict=True):
-        _run(experiment.model_copy(update={"seed": seed}), folder, as_json=False, quiet=quiet, silent=as_json)
+        _run(
+            experiment.model_copy(update={"seed": seed}),
+            folder,
+            as_json=False,
+            quiet=quiet,
+            silent=as_json,
+            flower=flower,
+        )
     results(folders, as_json=as_json)
 
 
@@ -122,15 +130,22 @@ def replay(
     typer.echo(f"{told['stage']} after round {told['round']}: {same}")
 
 
-def _run(experiment: Experiment, out: Path | None, *, as_json: bool, quiet: bool, silent: bool = False) -> None:
+def _run(
+    experiment: Experiment, out: Path | None, *, as_json: bool, quiet: bool, silent: bool = False, flower: bool = False
+) -> None:
     from asterism.runs.execute import new_folder
 
-    _execute(new_folder(experiment, out), as_json=as_json, quiet=quiet or silent, silent=silent)
+    _execute(new_folder(experiment, out), as_json=as_json, quiet=quiet or silent, silent=silent, flower=flower)
 
 
-def _execute(folder: Path, *, as_json: bool, quiet: bool, silent: bool = False) -> None:
-    from asterism.runs.execute import execute
+def _execute(folder: Path, *, as_json: bool, quiet: bool, silent: bool = False, flower: bool = False) -> None:
     from asterism.runs.progress import teller
+
+    if flower:
+        cli_federation.require_flower()
+        from asterism.runs.flower.simulated import execute_simulated as execute
+    else:
+        from asterism.runs.execute import execute
 
     told = teller(quiet=quiet or as_json)
     try:

@@ -31,7 +31,7 @@ def serve(
     insecure: Insecure = False,
 ) -> None:
     """Serve a federation until its last stage is done; started again, it goes on where it was."""
-    _require_flower()
+    require_flower()
     from asterism.runs.sites.serve import Server
     from asterism.runs.sites.settings import read_federation
 
@@ -45,7 +45,7 @@ def join(
     insecure: Insecure = False,
 ) -> None:
     """Take part in a federation with this site's images, until stopped."""
-    _require_flower()
+    require_flower()
     from asterism.runs.sites.join import Joined
     from asterism.runs.sites.settings import read_site
 
@@ -69,7 +69,7 @@ def certificates(
     days: Annotated[int, typer.Option(help="How long the certificates hold.")] = 365,
 ) -> None:
     """Make an authority, a server certificate and site keys: for a rehearsal, or a first step."""
-    _require_flower()
+    require_flower()
     from asterism.runs.sites.certificates import make
 
     for made in make(out, address, site or [], days):
@@ -119,11 +119,12 @@ def _summary(lines: list[bytes]) -> dict[str, Any]:
     }
 
 
-def _require_flower() -> None:
+def require_flower() -> None:
+    """Refuses to go on where Flower is not installed."""
     from importlib.util import find_spec
 
     if find_spec("flwr") is None:
-        raise AsterismError("real federations need Flower", fix="pip install 'asterism[flower]'")
+        raise AsterismError("this command needs Flower", fix="pip install 'asterism[flower]'")
 
 
 def _stopped_by_signal() -> Any:

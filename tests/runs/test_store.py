@@ -92,6 +92,18 @@ def test_unchanged_entries_are_not_written_again(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.glob("sites/*/*")] == ["scaffold@000001.safetensors"]
 
 
+def test_what_another_process_wrote_for_the_next_step_is_reread(tmp_path: Path) -> None:
+    folder, other = RunFolder(tmp_path), RunFolder(tmp_path)
+    folder.stores.of("site-1")["scaffold"] = value(1.0)
+    folder.keep(1, state(1), {})
+    assert other.step == 1
+    other.stores.reread("site-1")["scaffold"] = value(2.0)
+    other.stores.write(other.step + 1)
+    assert folder.stores.reread("site-1")["scaffold"]["variate"].item() == 2.0
+    folder.keep(2, state(2), {})
+    assert [file.name for file in tmp_path.glob("sites/*/*")] == ["scaffold@000002.safetensors"]
+
+
 @pytest.mark.parametrize("damage", ["empty", "half", "garbage"])
 def test_damaged_state_is_named_with_what_to_do(tmp_path: Path, damage: str) -> None:
     file = RunFolder(tmp_path).keep(1, state(1), {})

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -20,7 +20,7 @@ from asterism.data.images import Dataset
 from asterism.data.picture import site_class_picture
 from asterism.data.sources import Loaded
 from asterism.data.sources import load as load_images
-from asterism.data.split import StageSplit, load_split, make_split, save
+from asterism.data.split import FederationSplit, StageSplit, load_split, make_split, save
 from asterism.errors import AsterismError
 from asterism.experiment import Experiment, dump
 from asterism.experiment import load as load_experiment
@@ -28,12 +28,14 @@ from asterism.files import locked, now, write_json, write_text
 from asterism.flow import State, run
 from asterism.privacy.ledger import Ledger
 from asterism.report.page import write_report
-from asterism.runs.driver import Account, Driver, Progress
+from asterism.runs.driver import Account, Driver, Fleet, Progress
 from asterism.runs.explain import explain
+from asterism.runs.inprocess import Watch
 from asterism.runs.progress import Silent
 from asterism.runs.replay import Recorder
 from asterism.runs.simulate import Simulation, simulate
 from asterism.runs.store import RunFolder
+from asterism.site import Gate
 
 
 def default_folder(experiment: Experiment) -> Path:
@@ -55,7 +57,19 @@ def new_folder(experiment: Experiment, out: Path | None = None) -> Path:
 Loader = Callable[..., Loaded]  # as asterism.data.sources.load
 
 
-def execute(folder: Path, progress: Progress | None = None, load: Loader = load_images) -> dict[str, Any]:
+class Watched(Fleet, Protocol):
+    """A fleet whose replies pass gates and are told of."""
+
+    gates: Sequence[Gate]
+    watch: Watch | None
+
+
+Over = Callable[[Simulation, RunFolder], Watched]  # who answers a simulation's asks in place of this process
+
+
+def execute(
+    folder: Path, progress: Progress | None = None, load: Loader = load_images, over: Over | None = None
+) -> dict[str, Any]:
     """Brings the run in ``folder`` to its end, from wherever it stands, and gives its results.
 
     ``load`` reads the images; several runs of a process may share what it gives.
@@ -66,16 +80,19 @@ def execute(folder: Path, progress: Progress | None = None, load: Loader = load_
     with locked(folder):
         for stale in folder.rglob(".*.part"):  # what a kill left half-written
             stale.unlink()
-        return _execute(folder, experiment, progress or Silent(), load)
+        return _execute(folder, experiment, progress or Silent(), load, over)
 
 
-def _execute(folder: Path, experiment: Experiment, progress: Progress, load: Loader) -> dict[str, Any]:
+def _execute(
+    folder: Path, experiment: Experiment, progress: Progress, load: Loader, over: Over | None
+) -> dict[str, Any]:
     kept = RunFolder(folder)
     loaded = load(experiment.data, seed=experiment.seed)
-    simulation = _simulation(folder, experiment, loaded.dataset, kept)
+    split = settled_split(folder, experiment, loaded.dataset)
+    simulation = simulate(experiment, dataset=loaded.dataset, split=split, stores=kept.stores)
     for stage in simulation.stages:
         progress.drawn(site_class_picture(simulation.split, stage, loaded.dataset.train.labels))
-    driver = _driver(simulation, kept, progress)
+    driver = _driver(simulation, simulation.fleet if over is None else over(simulation, kept), kept, progress)
     state = _begin(simulation, kept, driver)
     if loaded.skipped:
         driver.event("images_skipped", count=len(loaded.skipped), ids=list(loaded.skipped))
@@ -92,23 +109,23 @@ def _execute(folder: Path, experiment: Experiment, progress: Progress, load: Loa
     return results
 
 
-def _simulation(folder: Path, experiment: Experiment, dataset: Dataset, kept: RunFolder) -> Simulation:
+def settled_split(folder: Path, experiment: Experiment, dataset: Dataset) -> FederationSplit:
+    """The split of a run: what its folder holds, drawn and written there where it holds none."""
     path = folder / "split.json"
     if path.exists():
-        split = load_split(path, dataset.train)
-    else:
-        split = make_split(dataset.train, experiment.split, experiment.seed)
-        save(split, path, dataset.train)
-    return simulate(experiment, dataset=dataset, split=split, stores=kept.stores)
+        return load_split(path, dataset.train)
+    split = make_split(dataset.train, experiment.split, experiment.seed)
+    save(split, path, dataset.train)
+    return split
 
 
-def _driver(simulation: Simulation, kept: RunFolder, progress: Progress) -> Driver:
+def _driver(simulation: Simulation, fleet: Watched, kept: RunFolder, progress: Progress) -> Driver:
     experiment = simulation.experiment
     record = experiment.machine.record
-    simulation.fleet.gates = (Ledger(kept.path / "ledger.jsonl", now),)
-    simulation.fleet.watch = progress.replied
+    fleet.gates = (Ledger(kept.path / "ledger.jsonl", now),)
+    fleet.watch = progress.replied
     return Driver(
-        kept, simulation.fleet, simulation.measure, progress,
+        kept, fleet, simulation.measure, progress,
         quorum=experiment.federation.quorum, patience=experiment.federation.patience,
         evaluate_every=experiment.evaluation.every, keep_every=experiment.machine.keep == "all",
         alarm=gal.alarm, figures={"screen": screen.figures},

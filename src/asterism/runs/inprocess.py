@@ -40,7 +40,8 @@ class InProcess:
     ) -> None:
         self._sites = (sites,) if callable(sites) else tuple(sites)
         self._participants, self._tasks = frozenset(participants), tasks
-        self.gates, self.deadline, self.watch, self._clock = tuple(gates), deadline, watch, clock
+        self.gates: Sequence[Gate] = tuple(gates)
+        self.deadline, self.watch, self._clock = deadline, watch, clock
 
     def answer(self, ask: Ask) -> Answer:
         """What the participants answer, failures included."""

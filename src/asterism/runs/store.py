@@ -74,6 +74,11 @@ class RunFolder:
         self.stores.restore(checkpoint.step)
         return checkpoint
 
+    @property
+    def step(self) -> int:
+        """The step of the newest checkpoint, 0 before the first."""
+        return max((int(_header(file)["step"]) for file in self._states()), default=0)
+
     def _states(self, stage: str | None = None) -> list[Path]:
         found = []
         for file in (self.path / "states").glob("*.safetensors"):
@@ -134,10 +139,22 @@ class Stores:
         for store in self._stores.values():
             store.changed.clear()
 
-    def _entries(self) -> Iterator[tuple[str, str, int, Path]]:
+    def reread(self, participant: str) -> LocalStore:
+        """The store of one participant, as another process left it on disk."""
+        store = self.of(participant)
+        store.clear()
+        newest: dict[str, tuple[int, Path]] = {}
+        for _, key, step, file in self._entries(quote(participant, safe="")):
+            newest[key] = max(newest.get(key, (step, file)), (step, file))
+        for key, (_, file) in newest.items():
+            store[key] = read_tensors(file)[0]
+        store.changed.clear()
+        return store
+
+    def _entries(self, folder: str = "*") -> Iterator[tuple[str, str, int, Path]]:
         if self.path is None:
             return
-        for file in sorted(self.path.glob("*/*.safetensors")):
+        for file in sorted(self.path.glob(f"{folder}/*.safetensors")):
             match = ENTRY.fullmatch(file.name)
             if match and not file.name.startswith("."):
                 yield unquote(file.parent.name), unquote(match["key"]), int(match["step"]), file
