@@ -40,6 +40,8 @@ def test_a_missed_round_changes_nothing_but_its_number(method: str) -> None:
     before, after = kept[1], kept[2]
     assert after.round == before.round + 1
     assert same_bits(model(after), model(before))
+    target = [state.tensors.get("target", torch.zeros(0)) for state in (before, after)]
+    assert torch.equal(*target)
 
 
 def test_a_client_that_diverges_fails_with_a_sentence_and_keeps_nothing() -> None:

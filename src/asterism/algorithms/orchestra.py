@@ -73,7 +73,9 @@ def novel_stage(state: State, everyone: Sequence[str], p: Orchestra, setup: Setu
     while state.round < p.tuning(plan.rounds):
         state = yield from clustered(opened(state, p, setup), everyone, p, setup, plan.discovery.floor)
         total = yield tuning(state, everyone, setup, plan.rounds, p)
-        state = drawn_back(advanced(state, total, everyone, setup, beta=p.beta), p, setup)
+        state = advanced(state, total, everyone, setup, beta=p.beta)
+        if total.weight:
+            state = drawn_back(state, p, setup)
         yield state
     while state.round < plan.rounds:
         total = yield training(state, everyone, setup, plan.rounds, "orchestra-head", p, released(state, *OWN).tensors)
