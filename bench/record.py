@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,21 +12,18 @@ from typing import Any
 
 import torch
 
-from asterism.runs.execute import versions
+from asterism.runs.execute import commit, versions
 
 RESULTS = Path("results/bench")
 
 
 def described() -> dict[str, Any]:
     """The circumstances of a measurement, before any of it is done."""
-    commit = os.environ.get("ASTERISM_COMMIT") or subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=True
-    ).stdout.strip()  # fmt: skip
     program = Path(sys.argv[0])
     module = program.parent.name if program.stem == "__main__" else program.stem
     return {
         "command": shlex.join(["python", "-m", f"bench.{module}", *sys.argv[1:]]),
-        "commit": commit,
+        "commit": commit(),
         "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         "machine": f"{processor()}, {platform.machine()}",
         "versions": versions(),

@@ -23,7 +23,7 @@ def refusal(ask: Ask, reply: Reply) -> str | None:
         sent = ask.tensors.get(name)
         if sent is not None and (sent.shape != value.shape or sent.dtype != value.dtype):
             return f"{name} is {_shape(value)}, sent was {_shape(sent)}"
-        if not _can_be_added(value, reply.weight):
+        if not finite(value, reply.weight):
             return f"{name} holds values that are not finite, or not once weighted by {reply.weight}"
     for name, amount in reply.metrics.items():
         if not math.isfinite(amount):
@@ -91,7 +91,7 @@ def answered(ask: Ask, outcomes: Iterable[tuple[str, Outcome]]) -> Answer:
     return fold.total(tuple(failures))
 
 
-def _can_be_added(value: Tensor, weight: float) -> bool:
+def finite(value: Tensor, weight: float = 1.0) -> bool:
     """Whether weight·value is finite throughout; the two ends tell, which are NaN where any entry is."""
     if not value.is_floating_point() or value.numel() == 0:
         return True

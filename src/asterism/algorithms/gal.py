@@ -29,7 +29,7 @@ from asterism.data.augment import augment
 from asterism.flow import Flow, Options, Reply, State, Tensors, Total
 from asterism.losses import pairwise_loss, same_ranking, semantic_weighted_loss, semantic_weights
 from asterism.memory import novel_share, pseudo_labelled
-from asterism.site import Site
+from asterism.site import Share, Site
 from asterism.training import Batch, Step
 
 COLLAPSING = 0.6  # mean largest SWL weight below which its prototypes were seen to fall together (methods)
@@ -76,26 +76,27 @@ def sent(state: State, p: Gal) -> Tensors:
 def train_locally(site: Site, tensors: Tensors, options: Options) -> Reply:
     """One client's round of novel class learning on its own unlabelled images."""
     (local, p), frozen = told(options, Gal), int(options["frozen"])
+    known = pseudo_labelled(site, local.stage, p.confidence)
     return train_share(
         site,
         tensors,
         local,
         novel_share(site, local.stage),
-        lambda: novel_step(site, local, p, tensors, frozen),
+        lambda: novel_step(site, local, p, tensors, frozen, known),
         # With and without images taken for known, the step is another.
-        program=f"gal {options['method']} {len(pseudo_labelled(site, local.stage, p.confidence)) > 0}",
+        program=f"gal {options['method']} {len(known) > 0}",
         frozen_rows=frozen,
         batch_statistics=p.batch_statistics,
         kept=1 - p.held,
     )
 
 
-def novel_step(site: Site, local: Local, p: Gal, tensors: Tensors, frozen: int) -> Step:
+def novel_step(site: Site, local: Local, p: Gal, tensors: Tensors, frozen: int, known: Share) -> Step:
     """The step of GAL on one mini-batch: augment, represent, SWL over this stage's rows."""
     network = site.worker.network
     rng = site.worker.generator(local.seed, "augment", local.stage, local.round, site.name)
     held = remembering(site, local, p.remember, tensors, frozen) if p.forgetting == "distillation" else None
-    known = pseudo_labels(site, local, p)
+    kept = pseudo_labels(site, local, p, known)
 
     def step(pixels: Tensor, targets: Tensor) -> Batch:
         images = augment(pixels, local.augment, rng)
@@ -103,19 +104,19 @@ def novel_step(site: Site, local: Local, p: Gal, tensors: Tensors, frozen: int) 
         loss = network.speed.of(novel_loss, len(z))(z, rows, p)
         if held is not None:
             loss = loss + held(images, z)
-        if known is not None:
-            loss = loss + known(len(images))
+        if kept is not None:
+            loss = loss + kept(len(images))
         return Batch(images, z, loss, network.speed.of(monitors, len(z))(z, rows, p.tau))
 
     return step
 
 
-def pseudo_labels(site: Site, local: Local, p: Gal) -> Callable[[int], Tensor] | None:
+def pseudo_labels(site: Site, local: Local, p: Gal, known: Share) -> Callable[[int], Tensor] | None:
     """The paper's GAL-mixture: cross entropy on so many images that screening took for known, where there are any."""
     network = site.worker.network
     rng = site.worker.generator(local.seed, "pseudo-labelled", local.stage, local.round, site.name)
-    draw = labelled_draws(site, pseudo_labelled(site, local.stage, p.confidence), rng)
-    if draw is None or p.pseudo == 0:
+    draw = labelled_draws(site, known, rng) if p.pseudo else None
+    if draw is None:
         return None
 
     def loss(count: int) -> Tensor:

@@ -9,6 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from asterism.aggregate import finite
 from asterism.companion import Companion
 from asterism.config import Section
 from asterism.data.settings import Augment
@@ -144,7 +145,7 @@ def train_share(
 
 def _require_finite(fitted: Fitted, parameters: Tensor) -> None:
     """Refuses a training that diverged before anything of it is kept: MOON would go on comparing with it for ever."""
-    if not torch.isfinite(torch.stack(parameters.detach().aminmax())).all():
+    if not finite(parameters.detach()):
         raise ArithmeticError(
             f"local training diverged within {fitted.steps} steps: lower train.lr, or bound steps by train.clip"
         )
