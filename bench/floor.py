@@ -60,9 +60,9 @@ def floor(name: str = "resnet18", side: int = 32, batch: int = 256) -> Floor:
         operations += 3 * 2 * kernel * output.numel()
         maps += PASSES * output.numel()
 
-    def added(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def added(module: nn.Module, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
         nonlocal maps
-        maps += SUMMED * output.numel()
+        maps += SUMMED * output[0].numel()
 
     for module in extractor.modules():
         if isinstance(module, nn.Conv2d):

@@ -104,8 +104,8 @@ def test_the_stem_keeps_the_resolution_and_three_stages_halve_it() -> None:
     sides: list[int] = []
     extractor = backbone("resnet18", 3).eval()
 
-    def noted(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        sides.append(output.shape[-1])
+    def noted(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor | tuple[Tensor, Tensor]) -> None:
+        sides.append((output if isinstance(output, Tensor) else output[0]).shape[-1])
 
     for module in (extractor.get_submodule("stem"), *(extractor.get_submodule(f"stages.{i}") for i in (1, 3, 5, 7))):
         module.register_forward_hook(noted)
@@ -120,7 +120,7 @@ def test_a_block_adds_its_shortcut() -> None:
     with torch.no_grad():
         for parameter in block.get_submodule("conv2").parameters():
             parameter.zero_()
-        assert torch.equal(block(images), images)
+        assert all(torch.equal(maps, images) for maps in block((images, images)))
 
 
 def test_width_is_asked_for_and_leaves_the_training_mode_alone(own_modules: None) -> None:

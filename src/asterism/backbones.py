@@ -8,9 +8,12 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import avg_pool2d, conv2d, pad, relu
+from torch.nn.functional import pad
 
 from asterism.errors import AsterismError
+from asterism.fused import forked, normalised, thinned
+
+Twice = tuple[Tensor, Tensor]  # the same feature maps, for a convolution and for the shortcut beside it
 
 
 class Block(nn.Module):
@@ -23,35 +26,41 @@ class Block(nn.Module):
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(outputs)
         self.stride = stride
-        self.shortcut = nn.Sequential()
-        if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs))
+        self.projected = stride != 1 or inputs != outputs
+        if self.projected:
+            self.conv3 = nn.Conv2d(inputs, outputs, 1, bias=False)
+            self.bn3 = nn.BatchNorm2d(outputs)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The block's output for feature maps ``x``."""
-        inner = rectified(self.bn1(self.conv1(x)))
+    def forward(self, maps: Twice) -> Twice:
+        """The block's output for feature maps."""
+        x, aside = maps
+        inner = normalised(self.bn1, self.conv1(x))
+        return forked(self.bn2, self.conv2(inner), self.beside(aside))
+
+    def beside(self, x: Tensor) -> Tensor:
+        """The shortcut's feature maps."""
+        if not self.projected:
+            return x
         # A 1×1 convolution of stride s is one of every s-th pixel, which cuDNN computes several times faster.
-        thinned = avg_pool2d(x, 1, self.stride) if self.stride > 1 else x
-        return relu(self.bn2(self.conv2(inner)) + self.shortcut(thinned))
-
-
-def rectified(x: Tensor) -> Tensor:
-    """``relu``; when compiled, in a form whose gradient needs ``x`` alone, one tensor less to read than relu's."""
-    return torch.where(x > 0, x, 0) if torch.compiler.is_compiling() else relu(x)
+        return normalised(self.bn3, self.conv3(thinned(x, self.stride)), rectified=False)
 
 
 class First(nn.Conv2d):
-    """A convolution of images, whose few channels a GPU is given filled up with zeros to a multiple of eight.
-
-    Tensor cores read eight channels at a time; of three, cuDNN falls back to kernels several times slower.
-    """
+    """A 3×3 convolution of images; in half precision on a GPU a product for each, for of few channels cuDNN is slow."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Feature maps of images ``x``."""
-        if not x.is_cuda:
-            return super().forward(x)
-        missing = (0, 0, 0, 0, 0, -x.shape[1] % 8)
-        return conv2d(pad(x, missing), pad(self.weight, missing), self.bias, self.stride, self.padding)
+        half = x.is_cuda and torch.is_autocast_enabled("cuda")
+        return as_products(x.to(torch.bfloat16), self.weight) if half else super().forward(x)
+
+
+def as_products(x: Tensor, weight: Tensor) -> Tensor:
+    """A 3×3 convolution of stride 1 with one pixel of padding, written as products of patches and weights."""
+    n, _, height, width = x.shape
+    windows = pad(x, (1, 1, 1, 1)).unfold(2, 3, 1).unfold(3, 3, 1)
+    patches = windows.permute(0, 1, 4, 5, 2, 3).reshape(n, -1, height * width)
+    maps = torch.bmm(patches.transpose(1, 2), weight.contiguous().flatten(1).T.expand(n, -1, -1))
+    return maps.view(n, height, width, -1).permute(0, 3, 1, 2)
 
 
 class ResNet(nn.Module):
@@ -59,7 +68,8 @@ class ResNet(nn.Module):
 
     def __init__(self, channels: int, blocks: tuple[int, int, int, int]) -> None:
         super().__init__()
-        self.stem = nn.Sequential(First(channels, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64))
+        self.stem = First(channels, 64, 3, padding=1, bias=False)
+        self.bn = nn.BatchNorm2d(64)
         stages, width = [], 64
         for i, count in enumerate(blocks):
             for j in range(count):
@@ -73,7 +83,7 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Representations (n, 512) of images (n, channels, height, width)."""
-        maps: Tensor = self.stages(rectified(self.stem(x)))
+        maps: Tensor = self.stages(forked(self.bn, self.stem(x)))[0]
         return maps.mean(dim=(2, 3))
 
 
@@ -103,6 +113,7 @@ BACKBONES: dict[str, Callable[[int], nn.Module]] = {
     "resnet18": lambda channels: ResNet(channels, (2, 2, 2, 2)),
     "resnet34": lambda channels: ResNet(channels, (3, 4, 6, 3)),
 }
+FUSED = ("resnet18", "resnet34")  # those that a GPU trains by the kernels of asterism.fused
 
 
 def backbone(name: str, channels: int) -> nn.Module:

@@ -45,6 +45,7 @@ class Speed:
     """How a network computes. The default is the plain path: float32, one operation after the other."""
 
     half: bool = False  # bfloat16 inside the extractor; everything outside stays float32
+    fused: bool = False  # SGD by a kernel of our own; normalisation takes its own wherever they fit
     compiled: int = 0  # batch size for which the extractor and the SGD step are compiled; 0: never
     graphs: bool = False  # replay the local step as a CUDA graph
     search: bool = False  # let cuDNN try its algorithms for convolutions of the usual batch, and keep the fastest

@@ -11,10 +11,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from asterism import fused
 from asterism.companion import Companion
 from asterism.config import Section
 from asterism.graphs import Replayed
-from asterism.model import compiled
+from asterism.model import Speed, compiled
 from asterism.site import Share
 from asterism.worker import Worker
 
@@ -113,7 +114,7 @@ class Program:
         self.pixels, self.targets = share.images.pixels, share.targets
         self.momentum = train.momentum if term.momentum is None else term.momentum
         self.weight_decay, self.clip = train.weight_decay, train.clip
-        self.descend = compiled(descend) if worker.speed.compiled else descend
+        self.descend = _descending(worker.speed)
         self.descents = [_descent(worker.parameters, worker.gradient, worker.fixed(frozen_rows))]
         if companion is not None:
             self.descents.append(_descent(companion.parameters, companion.gradient, ()))
@@ -133,6 +134,7 @@ class Program:
     def __call__(self, chosen: Tensor) -> None:
         """One step of SGD on the images at these rows."""
         worker = self.worker
+        worker.halve()
         batch = self.step(self.pixels[chosen], self.targets[chosen])
         loss = batch.loss if self.term.loss is None else batch.loss + self.term.loss(batch)
         worker.differentiate(loss, self.companion)
@@ -148,6 +150,12 @@ class Program:
 
 
 Descent = tuple[Tensor, Tensor, Tensor, Sequence[tuple[int, int]]]  # vector, gradient, velocity, what must not move
+
+
+def _descending(speed: Speed) -> Callable[..., None]:
+    if speed.fused:
+        return fused.descend
+    return compiled(descend) if speed.compiled else descend
 
 
 def _descent(vector: Tensor, gradient: Tensor, fixed: Sequence[tuple[int, int]]) -> Descent:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from asterism.backbones import First
 from asterism.companion import Build, Companion
 from asterism.errors import AsterismError
 from asterism.model import HEAD, PLAIN, Architecture, Layout, Network, Speed, network
@@ -78,6 +79,9 @@ class Worker:
         for name, view in _views(self.parameters, self.layout.parameters).items():
             named[name].data = view
         self._named = tuple(named.values())
+        self._convolved = _convolved(net) if self.speed.half else []
+        self._full = [weight.data for weight in self._convolved]
+        self._half = [weight.to(torch.bfloat16) for weight in self._full]
         for name, view in _views(self.buffers, self.layout.buffers).items():
             _owner(net, name)._buffers[name.rpartition(".")[2]] = view
         for i, name in enumerate(self.layout.counters):
@@ -116,7 +120,9 @@ class Worker:
         gradients = torch.autograd.grad(loss, [*trained, *beside], materialize_grads=True)
         found = iter(gradients)
         pieces = [_line(next(found) if p.requires_grad else torch.zeros_like(p)) for p in self._named]
-        torch._foreach_copy_(self._pieces, pieces)
+        for kind in {piece.dtype for piece in pieces}:  # one kernel copies many pieces, if they are of one kind
+            alike = [(own, piece) for own, piece in zip(self._pieces, pieces, strict=True) if piece.dtype == kind]
+            torch._foreach_copy_([own for own, _ in alike], [piece for _, piece in alike])
         if companion is not None:
             companion.receive(gradients[len(trained) :])
 
@@ -188,10 +194,19 @@ class Worker:
         """The network computes as fast as the worker may in training, with or without statistics of the batch."""
         self.network.train(batch_statistics)
         self.network.speed = self.speed
+        for weight, half in zip(self._convolved, self._half, strict=True):
+            weight.data = half
         try:
             yield
         finally:
+            for weight, full in zip(self._convolved, self._full, strict=True):
+                weight.data = full
             self.network.speed = self.speed.at_rest
+
+    def halve(self) -> None:
+        """In training, convolutions go on with the weights as they now are: all rounded at once, not one by one."""
+        if self._half:
+            torch._foreach_copy_(self._half, self._full)
 
 
 @cache
@@ -202,6 +217,12 @@ def stream(device: torch.device, lane: int) -> torch.cuda.Stream:
     would in the end compute on the stream that another is capturing a graph of.
     """
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def _convolved(net: Network) -> list[Tensor]:
+    """Weights that are only convolved with, which autocast would round too; a subclass may do more with its own."""
+    modules = [module for module in net.extractor.modules() if isinstance(module, nn.Conv2d)]
+    return [module.weight for module in modules if type(module) in (nn.Conv2d, First)]
 
 
 def _shapes(named: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
