@@ -57,9 +57,11 @@ class First(nn.Conv2d):
 def as_products(x: Tensor, weight: Tensor) -> Tensor:
     """A 3×3 convolution of stride 1 with one pixel of padding, written as products of patches and weights."""
     n, _, height, width = x.shape
-    windows = pad(x, (1, 1, 1, 1)).unfold(2, 3, 1).unfold(3, 3, 1)
-    patches = windows.permute(0, 1, 4, 5, 2, 3).reshape(n, -1, height * width)
-    maps = torch.bmm(patches.transpose(1, 2), weight.contiguous().flatten(1).T.expand(n, -1, -1))
+    around = pad(x, (1, 1, 1, 1))
+    shifted = [around[:, :, i : i + height, j : j + width] for i in range(3) for j in range(3)]
+    patches = torch.cat(shifted, dim=1).flatten(2)  # (n, 9 · channels, pixels)
+    weights = weight.permute(2, 3, 1, 0).flatten(0, 2).contiguous()  # rows of equal length are read at full speed
+    maps = torch.bmm(patches.transpose(1, 2), weights.expand(n, -1, -1))
     return maps.view(n, height, width, -1).permute(0, 3, 1, 2)
 
 

@@ -7,6 +7,7 @@ registered with the graph, so that a replay draws what the step would have drawn
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -57,10 +58,22 @@ class Replayed:
         own = torch.cuda.current_stream()
         stream = None if own == torch.cuda.default_stream() else own
         captured = torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local")
-        with PREPARING, captured:
+        with PREPARING, uncollected(), captured:
             self._program(rows)
         self._graphs[len(chosen)] = graph, rows
         return graph, rows
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage is collected: a graph that nobody needs any more, freed now, would break off the capture."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 @contextmanager

@@ -11,8 +11,9 @@ import triton
 import triton.language as tl
 
 ROWS, COLUMNS = 32, 64  # of a map, read at a time
-PIECES = 1056  # programs that add up one map: eight for each of an H200's 132 multiprocessors
-SETTLED, TOGETHER = 16, 256  # channels of a program that settles, and pieces it reads at a time
+ADDED, ADDED_BACKWARD, WARPS = 128, 64, 8  # rows, where sums are kept meanwhile, and warps
+PIECES = 264  # programs that add up one map: two for each of an H200's 132 multiprocessors
+SETTLED, TOGETHER = 16, 128  # channels of a program that settles, and pieces it reads at a time
 SPAN = 1024  # parameters of a program of SGD
 FREE, BY_INPUT, BY_OUTPUT = 0, 1, 2  # where a gradient passes: everywhere, where the input, where the output was > 0
 
@@ -41,12 +42,15 @@ def add_up(x, centre, sums, squares, rows, share, CHANNELS: tl.constexpr, ROWS: 
 
 
 @triton.jit
-def _added(pieces, values, column, CHANNELS: tl.constexpr, COLUMNS: tl.constexpr, TOGETHER: tl.constexpr):
-    total = tl.zeros((TOGETHER, COLUMNS), tl.float32)
+def _added(pieces, one, two, column, CHANNELS: tl.constexpr, COLUMNS: tl.constexpr, TOGETHER: tl.constexpr):
+    first_total = tl.zeros((TOGETHER, COLUMNS), tl.float32)
+    second_total = tl.zeros((TOGETHER, COLUMNS), tl.float32)
     for first in range(0, pieces, TOGETHER):
         piece = first + tl.arange(0, TOGETHER)
-        total += tl.load(values + _place(piece, column, CHANNELS), mask=(piece < pieces)[:, None], other=0)
-    return tl.sum(total, axis=0)
+        place, inside = _place(piece, column, CHANNELS), (piece < pieces)[:, None]
+        first_total += tl.load(one + place, mask=inside, other=0)
+        second_total += tl.load(two + place, mask=inside, other=0)
+    return tl.sum(first_total, axis=0), tl.sum(second_total, axis=0)
 
 
 @triton.jit
@@ -58,8 +62,9 @@ def settle(
     """Mean, 1 / deviation, and scale and offset of the normalisation; running statistics follow, as torch's do."""
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     middle = tl.load(running_mean + column)
-    shift = _added(pieces, sums, column, CHANNELS, COLUMNS, TOGETHER) / rows
-    variance = _added(pieces, squares, column, CHANNELS, COLUMNS, TOGETHER) / rows - shift * shift
+    shift, square = _added(pieces, sums, squares, column, CHANNELS, COLUMNS, TOGETHER)
+    shift /= rows
+    variance = square / rows - shift * shift
     variance = tl.where(variance < 0, 0, variance)
     found, inverted = middle + shift, 1 / tl.sqrt(variance + eps)
     factor = tl.load(weight + column) * inverted
@@ -137,8 +142,7 @@ def settle_backward(
 ):  # fmt: skip
     """Gradients of weight and bias, and what of gradient, of x − mean and of 1 makes up the gradient of x."""
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    total = _added(pieces, sums, column, CHANNELS, COLUMNS, TOGETHER)
-    dot = _added(pieces, dots, column, CHANNELS, COLUMNS, TOGETHER)
+    total, dot = _added(pieces, sums, dots, column, CHANNELS, COLUMNS, TOGETHER)
     inverted = tl.load(inverse + column)
     factor = tl.load(weight + column) * inverted
     tl.store(to_weight + column, dot)
