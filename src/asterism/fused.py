@@ -69,9 +69,7 @@ class _Normalised(torch.autograd.Function):
         mean, inverse, scale, offset = x.new_empty(4, channels, dtype=torch.float32)
         out, added = torch.empty_like(x), x if beside is None else _rows(beside)
         blocks = channels // k.COLUMNS
-        k.add_up[pieces, blocks](
-            x, bn.running_mean, sums, squares, rows, share, channels, k.ADDED, k.COLUMNS, num_warps=k.WARPS
-        )
+        k.add_up[pieces, blocks](x, bn.running_mean, sums, squares, rows, share, channels, k.ROWS, k.COLUMNS)
         k.settle[(channels // k.SETTLED,)](
             sums, squares, pieces, rows, weight, bias, bn.running_mean, bn.running_var, bn.num_batches_tracked,
             bn.momentum, bn.eps, mean, inverse, scale, offset, channels, k.SETTLED, k.TOGETHER,
@@ -103,7 +101,7 @@ class _Normalised(torch.autograd.Function):
         blocks = channels // k.COLUMNS
         k.add_up_backward[pieces, blocks](
             gradients[0], gradients[-1], x, out, mean, inverse, scale, offset, passed, sums, dots, rows, share,
-            ctx.passing, two, kept, channels, k.ADDED_BACKWARD, k.COLUMNS, num_warps=k.WARPS,
+            ctx.passing, two, kept, channels, k.ROWS, k.COLUMNS,
         )  # fmt: skip
         k.settle_backward[(channels // k.SETTLED,)](
             sums, dots, pieces, rows, weight, inverse, to_weight, to_bias, of_gradient, of_x, constant,
@@ -128,7 +126,7 @@ def _laid_out(x: Tensor) -> tuple[int, int, int, int]:
     channels = x.shape[1]
     rows = x.numel() // channels
     wanted = max(1, k.PIECES * k.COLUMNS // channels)
-    share = -(-rows // (wanted * k.ADDED)) * k.ADDED
+    share = -(-rows // (wanted * k.ROWS)) * k.ROWS
     return rows, channels, share, -(-rows // share)
 
 

@@ -11,8 +11,7 @@ import triton
 import triton.language as tl
 
 ROWS, COLUMNS = 32, 64  # of a map, read at a time
-ADDED, ADDED_BACKWARD, WARPS = 128, 64, 8  # rows, where sums are kept meanwhile, and warps
-PIECES = 264  # programs that add up one map: two for each of an H200's 132 multiprocessors
+PIECES = 528  # programs that add up one map: four for each of an H200's 132 multiprocessors
 SETTLED, TOGETHER = 16, 128  # channels of a program that settles, and pieces it reads at a time
 SPAN = 1024  # parameters of a program of SGD
 FREE, BY_INPUT, BY_OUTPUT = 0, 1, 2  # where a gradient passes: everywhere, where the input, where the output was > 0
