@@ -8,7 +8,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 OUT ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint fmt docs slow test-federation bench
+.PHONY: help setup demo test check lint fmt docs slow kernels test-federation bench
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,7 @@ check: $(DEV) ## all that CI checks: lint, docs, the README's commands, the fast
 	  $(MAKE) setup && $(MAKE) demo OUT="$$folder/demo" && \
 	  { find "$$folder" -name report.html | grep -q . || { echo "the demo left no report.html" >&2; exit 1; }; }
 	$(MAKE) test
+	$(MAKE) kernels
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "federation and not slow"
 
 lint: $(DEV) ## formatting, lint rules and types; changes nothing
@@ -46,6 +47,10 @@ docs: $(DEV) ## the documentation into docs/_build/html; a warning is an error
 
 slow: $(DEV) ## the tests that take minutes
 	$(BIN)/pytest -m "slow and not federation"
+
+kernels: $(DEV) ## a GPU's kernels in Triton's interpreter, on the CPU; installs Triton (1 GB)
+	$(INSTALL) --editable ".[kernels]"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 tests/test_fused.py
 
 test-federation: $(DEV) ## servers and sites as real processes on loopback, killed and cut on the way; minutes
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m federation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -27,12 +27,19 @@ def maps(name: str, channels: int) -> Tensor:
     return drawn.bfloat16().contiguous(memory_format=torch.channels_last)
 
 
+@pytest.fixture(scope="module")
+def interpreter() -> Iterator[None]:
+    """Triton interprets kernels, which it decides when it is imported and again where they are launched."""
+    if not fused.PRESENT:
+        pytest.skip("needs Triton: `make kernels` installs it and tests this")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        yield
+
+
 @pytest.fixture
-def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels run in Triton's interpreter, and are taken for maps on the CPU too."""
-    pytest.importorskip("triton", reason="comes with torch for NVIDIA GPUs, and with the extra `kernels`")
-    if os.environ.get("TRITON_INTERPRET") != "1":
-        pytest.skip("needs TRITON_INTERPRET=1 before the first kernel is read (make kernels)")
+def interpreted(interpreter: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are taken for maps on the CPU too."""
     monkeypatch.setattr(fused, "fits", lambda bn, x: bn.training)
 
 

@@ -7,7 +7,8 @@ backward.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -64,21 +65,19 @@ class _Normalised(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         from asterism import kernels as k
 
-        rows, channels, share, pieces = _laid_out(x)
-        sums, squares = x.new_empty(2, pieces, channels, dtype=torch.float32)
-        mean, inverse, scale, offset = x.new_empty(4, channels, dtype=torch.float32)
-        out, added = torch.empty_like(x), x if beside is None else _rows(beside)
-        blocks = channels // k.COLUMNS
-        k.add_up[pieces, blocks](x, bn.running_mean, sums, squares, rows, share, channels, k.ROWS, k.COLUMNS)
-        k.settle[(channels // k.SETTLED,)](
-            sums, squares, pieces, rows, weight, bias, bn.running_mean, bn.running_var, bn.num_batches_tracked,
-            bn.momentum, bn.eps, mean, inverse, scale, offset, channels, k.SETTLED, k.TOGETHER,
+        m, added = _Maps.of(x), beside is not None
+        sums, squares = x.new_empty(2, m.pieces, m.channels, dtype=torch.float32)
+        mean, inverse, scale, offset = x.new_empty(4, m.channels, dtype=torch.float32)
+        k.add_up[m.pieces, m.blocks](x, bn.running_mean, sums, squares, m.rows, m.share, **m.tile)
+        k.settle[m.settling](
+            sums, squares, m.pieces, m.rows, weight, bias, bn.running_mean, bn.running_var, bn.num_batches_tracked,
+            bn.momentum, bn.eps, mean, inverse, scale, offset, **m.settled,
         )  # fmt: skip
-        k.normalise[-(-rows // k.ROWS), blocks](
-            x, scale, offset, added, out, rows, beside is not None, rectified, channels, k.ROWS, k.COLUMNS
+        out, shortcut = torch.empty_like(x), x if beside is None else _rows(beside)
+        k.normalise[m.tiles, m.blocks](
+            x, scale, offset, shortcut, out, m.rows, ADDED=added, RECTIFIED=rectified, **m.tile
         )
-        ctx.passing = k.FREE if not rectified else k.BY_INPUT if beside is None else k.BY_OUTPUT
-        ctx.added = beside is not None
+        ctx.added, ctx.passing = added, k.FREE if not rectified else k.BY_OUTPUT if added else k.BY_INPUT
         ctx.save_for_backward(x, weight, mean, inverse, scale, offset, out if ctx.passing == k.BY_OUTPUT else x)
         ctx.set_materialize_grads(False)
         return out, out.detach()
@@ -92,42 +91,58 @@ class _Normalised(torch.autograd.Function):
         if not gradients:
             return (None,) * 6
         x, weight, mean, inverse, scale, offset, out = ctx.saved_tensors
-        rows, channels, share, pieces = _laid_out(x)
-        two = len(gradients) > 1
+        m, two = _Maps.of(x), len(gradients) == 2
         kept = two or ctx.passing == k.BY_OUTPUT  # what passed is written down, not found again
         passed = torch.empty_like(x) if kept else gradients[0]
-        sums, dots = x.new_empty(2, pieces, channels, dtype=torch.float32)
-        to_weight, to_bias, of_gradient, of_x, constant = x.new_empty(5, channels, dtype=torch.float32)
-        blocks = channels // k.COLUMNS
-        k.add_up_backward[pieces, blocks](
-            gradients[0], gradients[-1], x, out, mean, inverse, scale, offset, passed, sums, dots, rows, share,
-            ctx.passing, two, kept, channels, k.ROWS, k.COLUMNS,
+        sums, dots = x.new_empty(2, m.pieces, m.channels, dtype=torch.float32)
+        k.add_up_backward[m.pieces, m.blocks](
+            gradients[0], gradients[-1], x, out, mean, inverse, scale, offset, passed, sums, dots, m.rows, m.share,
+            PASSING=ctx.passing, TWO=two, KEPT=kept, **m.tile,
         )  # fmt: skip
-        k.settle_backward[(channels // k.SETTLED,)](
-            sums, dots, pieces, rows, weight, inverse, to_weight, to_bias, of_gradient, of_x, constant,
-            channels, k.SETTLED, k.TOGETHER,
-        )  # fmt: skip
+        to_weight, to_bias, of_gradient, of_x, constant = x.new_empty(5, m.channels, dtype=torch.float32)
+        k.settle_backward[m.settling](
+            sums, dots, m.pieces, m.rows, weight, inverse, to_weight, to_bias, of_gradient, of_x, constant, **m.settled
+        )
         found = torch.empty_like(x)
-        k.normalise_backward[-(-rows // k.ROWS), blocks](
-            passed, x, mean, scale, offset, of_gradient, of_x, constant, found, rows,
-            k.FREE if kept else ctx.passing, channels, k.ROWS, k.COLUMNS,
+        k.normalise_backward[m.tiles, m.blocks](
+            passed, x, mean, scale, offset, of_gradient, of_x, constant, found, m.rows,
+            PASSING=k.FREE if kept else ctx.passing, **m.tile,
         )  # fmt: skip
         return found, to_weight, to_bias, passed if ctx.added else None, None, None
 
 
+@dataclass(frozen=True)
+class _Maps:
+    """How programs share feature maps that lie as rows."""
+
+    rows: int
+    channels: int
+    share: int  # rows that one program adds up
+    pieces: int  # of so many rows
+    blocks: int  # of channels
+    tiles: int  # rows of tiles
+    tile: Mapping[str, int]
+    settling: tuple[int]
+    settled: Mapping[str, int]
+
+    @classmethod
+    def of(cls, x: Tensor) -> _Maps:
+        from asterism import kernels as k
+
+        channels = x.shape[1]
+        rows, blocks = x.numel() // channels, channels // k.COLUMNS
+        tiles = -(-rows // k.ROWS)
+        share = -(-tiles // max(1, k.PIECES // blocks)) * k.ROWS
+        return cls(
+            rows, channels, share, -(-rows // share), blocks, tiles,
+            {"CHANNELS": channels, "ROWS": k.ROWS, "COLUMNS": k.COLUMNS, "num_warps": k.WARPS},
+            (channels // k.SETTLED,),
+            {"CHANNELS": channels, "COLUMNS": k.SETTLED, "TOGETHER": k.TOGETHER},
+        )  # fmt: skip
+
+
 def _rows(maps: Tensor) -> Tensor:
     return maps.contiguous(memory_format=torch.channels_last)
-
-
-def _laid_out(x: Tensor) -> tuple[int, int, int, int]:
-    """Rows and channels of maps, how many rows a program adds up, and how many do so for a block of channels."""
-    from asterism import kernels as k
-
-    channels = x.shape[1]
-    rows = x.numel() // channels
-    wanted = max(1, k.PIECES * k.COLUMNS // channels)
-    share = -(-rows // (wanted * k.ROWS)) * k.ROWS
-    return rows, channels, share, -(-rows // share)
 
 
 def thinned(x: Tensor, stride: int) -> Tensor:

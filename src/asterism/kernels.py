@@ -12,6 +12,7 @@ import triton.language as tl
 
 ROWS, COLUMNS = 32, 64  # of a map, read at a time
 PIECES = 528  # programs that add up one map: four for each of an H200's 132 multiprocessors
+WARPS = 4  # of a program that goes over a map
 SETTLED, TOGETHER = 16, 128  # channels of a program that settles, and pieces it reads at a time
 SPAN = 1024  # parameters of a program of SGD
 FREE, BY_INPUT, BY_OUTPUT = 0, 1, 2  # where a gradient passes: everywhere, where the input, where the output was > 0
