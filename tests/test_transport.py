@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from asterism.transport import sinkhorn
+from asterism.transport import balanced, sinkhorn
 
 
 def drawn(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
@@ -82,3 +82,10 @@ def test_a_shift_of_a_sample_or_of_a_class_changes_nothing_in_the_limit() -> Non
 
 def test_no_gradient_runs_through_it() -> None:
     assert not sinkhorn(drawn(3, 2).requires_grad_(), 0.05, 3).requires_grad
+
+
+@pytest.mark.parametrize(("n", "c", "iterations"), [(80, 64, 30), (128, 16, 10), (1, 5, 3), (7, 1, 2)])
+def test_products_give_what_logarithms_give_for_cosines(n: int, c: int, iterations: int) -> None:
+    cosines = drawn(n, c).clamp(-1, 1)
+    found = balanced(cosines.float(), 1 / 25, iterations)
+    torch.testing.assert_close(found.double(), sinkhorn(cosines.double(), 1 / 25, iterations), atol=1e-5, rtol=1e-4)

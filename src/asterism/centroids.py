@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
-from asterism.transport import sinkhorn
+from asterism.transport import balanced
 
 EPSILON = 1 / 25  # entropy's weight of both transports
 STEPS, SCALINGS = 5, 10  # of the local clustering
@@ -25,7 +25,7 @@ def local_centroids(z: Tensor, count: int, rng: torch.Generator, *, floor: int =
     centroids = z[torch.randperm(len(z), generator=rng)[:count]]
     sizes = torch.zeros(len(centroids), dtype=torch.int64)
     for _ in range(STEPS):
-        nearest = sinkhorn(z @ centroids.T, EPSILON, SCALINGS).argmax(dim=1)
+        nearest = balanced(z @ centroids.T, EPSILON, SCALINGS).argmax(dim=1)
         sizes = torch.bincount(nearest, minlength=len(centroids))
         means = normalize(torch.zeros_like(centroids).index_add_(0, nearest, z), dim=1)
         centroids = torch.where(sizes[:, None] > 0, means, centroids)
@@ -38,8 +38,8 @@ def global_centroids(pool: Tensor, start: Tensor, temperature: float, steps: int
     optimiser = torch.optim.SGD([centroids], lr=0.01, momentum=0.9, weight_decay=1e-4)
     for _ in range(steps):
         scores = pool @ centroids.T
-        balanced = sinkhorn(scores, EPSILON, SERVER_SCALINGS)
-        loss = -cosine_similarity(balanced, (scores / temperature).softmax(dim=1)).mean()
+        wanted = balanced(scores, EPSILON, SERVER_SCALINGS)
+        loss = -cosine_similarity(wanted, (scores / temperature).softmax(dim=1)).mean()
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()

@@ -36,6 +36,21 @@ def sinkhorn(
     return (log_kernel + potential).softmax(dim=1)
 
 
+def balanced(cosines: Tensor, epsilon: float, iterations: int) -> Tensor:
+    """What ``sinkhorn`` gives for equal masses, by products of matrices, some times faster for few samples.
+
+    Only for scores between −1 and 1 and an epsilon of 1/40 or more: exponentials of others could leave float32.
+    """
+    kernel = ((cosines.detach() - 1) / epsilon).exp()
+    n, c = kernel.shape
+    of_samples = samples = kernel.new_full((n,), 1 / n)
+    classes = kernel.new_full((c,), 1 / c)
+    for _ in range(iterations):
+        of_classes = classes / (of_samples @ kernel)
+        of_samples = samples / (kernel @ of_classes)
+    return kernel * of_classes * (n * of_samples)[:, None]
+
+
 def _log_shares(masses: Tensor | None, count: int, like: Tensor) -> Tensor:
     """Logarithms of masses (count,) that sum to 1; −inf where there is none."""
     given = like.new_ones(count) if masses is None else masses.to(like)
