@@ -51,6 +51,7 @@ class Peer:
 
 PEERS = {
     "asterism": Peer("ours"),
+    "least": Peer("least"),  # no peer, but the bound of all where models only travel
     "eager loop": Peer("eager"),
     "pfl": Peer("pfl", packages="pfl"),
     "fedlab": Peer("fedlab", packages="fedlab"),

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from asterism import fused
 from asterism.errors import AsterismError
 from asterism.fused import forked, normalised, thinned
 
@@ -50,8 +51,9 @@ class First(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Feature maps of images ``x``."""
-        half = x.is_cuda and torch.is_autocast_enabled("cuda")
-        return as_products(x.to(torch.bfloat16), self.weight) if half else super().forward(x)
+        if fused.PRESENT and x.is_cuda and torch.is_autocast_enabled("cuda"):
+            return as_products(x.to(torch.bfloat16), self.weight)
+        return super().forward(x)
 
 
 def as_products(x: Tensor, weight: Tensor) -> Tensor:

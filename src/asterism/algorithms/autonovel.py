@@ -19,7 +19,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from asterism.algorithms.anchor import released
+from asterism.algorithms.anchor import Anchor, released
 from asterism.algorithms.local import Local, Setup, told, train_share
 from asterism.algorithms.stage import Plan, advanced, begun, training
 from asterism.config import Section, with_preset
@@ -39,6 +39,7 @@ class AutoNovel(Section):
     name: Literal["autonovel"] = "autonovel"
     preset: Literal["paper", "full"] = "paper"
     beta: Annotated[float, Field(ge=0, le=1)] = 0.99  # β, Eq. 10
+    anchor: Anchor = "fixed"
     top: Annotated[int, Field(ge=1)] = 5  # features whose ranks are compared
     consistency: Annotated[float, Field(ge=0)] = 0.0  # λ of the two views' squared difference; full: 50
     ramp: Annotated[float, Field(gt=0)] = 0.75  # share of the rounds over which λ is reached
@@ -51,7 +52,7 @@ def novel_stage(state: State, everyone: Sequence[str], p: AutoNovel, setup: Setu
     state = yield from begun(state, everyone, setup, plan)
     while state.round < plan.rounds:
         total: Total = yield training(state, everyone, setup, plan.rounds, "autonovel", p, released(state).tensors)
-        state = advanced(state, total, everyone, setup, beta=p.beta)
+        state = advanced(state, total, everyone, setup, beta=p.beta, anchor=p.anchor)
         yield state
     return released(state)
 

@@ -25,7 +25,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from asterism.algorithms.anchor import frozen_rows, released
+from asterism.algorithms.anchor import Anchor, frozen_rows, released
 from asterism.algorithms.labelled import labelled_draws
 from asterism.algorithms.local import Local, Setup, told, train_share
 from asterism.algorithms.remember import Remember, reference, remembering
@@ -48,6 +48,7 @@ class Gm(Section):
     name: Literal["gm"] = "gm"
     preset: Literal["paper", "full"] = "paper"
     beta: Annotated[float, Field(ge=0, le=1)] = 0.99  # β, Eq. 10
+    anchor: Anchor = "fixed"
     growing: Annotated[float, Field(gt=0, le=1)] = 2 / 3  # share of the rounds that grow
     top: Annotated[int, Field(ge=1)] = 5  # features whose ranks are compared
     consistency: Annotated[float, Field(ge=0)] = 0.0  # λ of the two views' squared difference; full: 25
@@ -73,7 +74,7 @@ def novel_stage(state: State, everyone: Sequence[str], p: Gm, setup: Setup, plan
             state = with_grown(state, setup)
         tensors = released(state).tensors if grows and p.distance == 0 else state.tensors  # m^L where it is needed
         total: Total = yield training(state, everyone, setup, plan.rounds, "gm", p, tensors)
-        state = advanced(state, total, everyone, setup, beta=p.beta)
+        state = advanced(state, total, everyone, setup, beta=p.beta, anchor=p.anchor)
         yield state
     return released(state, "grown", "grown_buffers")
 

@@ -7,11 +7,11 @@ import os
 
 import torch
 
+from asterism import fused
 from asterism.backbones import FUSED
 from asterism.data.split import FederationSplit
 from asterism.errors import AsterismError
 from asterism.experiment import Experiment
-from asterism.fused import PRESENT
 from asterism.model import PLAIN, READING, Speed
 
 # Compiling ResNet-18 took about 20 s on an H200 and saves about 5 µs an image of 32×32 pixels (results/bench).
@@ -78,12 +78,12 @@ def speed(experiment: Experiment, split: FederationSplit, device: torch.device, 
     if machine.exact or device.type != "cuda":
         return PLAIN
     # What has kernels of its own is as fast without compiling.
-    own = PRESENT and experiment.model.name in FUSED
+    own = fused.PRESENT and experiment.model.name in FUSED
     worthwhile = not own and planned_images(experiment, split) * pixels >= WORTH_COMPILING
     compile = machine.compile == "always" or (machine.compile == "auto" and worthwhile)
     # Compiling what is only read takes seconds too, and saves some hundredths of one a round.
     read = READING if machine.compile == "always" else 0
-    return Speed(half=True, fused=PRESENT, compiled=batch if compile else 0, graphs=True, reading=True, read=read)
+    return Speed(half=True, fused=fused.PRESENT, compiled=batch if compile else 0, graphs=True, reading=True, read=read)
 
 
 def planned_images(experiment: Experiment, split: FederationSplit) -> int:
