@@ -53,6 +53,7 @@ class Machine(Section):
     exact: bool = False  # on a GPU: float32, deterministic, step by step, as on a CPU
     compile: Literal["auto", "always", "never"] = "auto"  # on a GPU; auto: where a run is long enough to gain by it
     keep: Literal["newest", "all"] = "newest"  # states: the newest and the end of each stage, or every round's
+    apart: Annotated[float, Field(ge=0)] = 0.0  # least seconds between two kept states of a stage; 0: every round's
     record: Literal["none", "collect", "all"] = "collect"  # answers kept for a replay
 
 

@@ -52,18 +52,22 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Writes]:
     yield counter
 
 
-def short() -> Experiment:
-    return load("demo", [*TINY, "known.rounds=2", "federation.algorithm.name=scaffold", "machine.record=all"])
+def short(*more: str) -> Experiment:
+    return load("demo", [*TINY, "known.rounds=2", "federation.algorithm.name=scaffold", "machine.record=all", *more])
 
 
-def test_run_cut_before_any_of_its_writes_resumes_to_the_same_bits(tmp_path: Path, writes: Writes) -> None:
-    whole = new_folder(short(), tmp_path / "whole")
+@pytest.mark.parametrize(("apart", "every"), [(0, 1), (3600, 3)])
+def test_run_cut_before_any_of_its_writes_resumes_to_the_same_bits(
+    tmp_path: Path, writes: Writes, apart: int, every: int
+) -> None:
+    settings = f"machine.apart={apart}"
+    whole = new_folder(short(settings), tmp_path / "whole")
     before = writes.done
     execute(whole, Silent())
     total = writes.done - before
     assert total > 20
-    for cut_at in range(total):
-        folder = new_folder(short(), tmp_path / f"cut-{cut_at}")
+    for cut_at in range(0, total, every):
+        folder = new_folder(short(settings), tmp_path / f"cut-{cut_at}")
         writes.done, writes.cut_at = 0, cut_at
         with pytest.raises(Cut):
             execute(folder, Silent())

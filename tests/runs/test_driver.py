@@ -106,6 +106,31 @@ def test_end_of_a_stage_is_measured_once_and_has_results_in_the_documented_shape
     }  # fmt: skip
 
 
+def test_states_are_kept_apart_and_counted_all_the_same(tmp_path: Path) -> None:
+    for name, apart in (("all", 0.0), ("few", 3600.0)):
+        running = driver(tmp_path / name, evaluate_every=0, apart=apart)
+        for round in (1, 2, 3):
+            running.keep(State("known", round, STATE.tensors, "layout", ()))
+        running.finish(State("known", 3, STATE.tensors, "layout", ()), true=2, estimated=None, by_stage=[50.0])
+    assert [line["round"] for line in events(tmp_path / "all", "kept")] == [1, 2, 3, 3]
+    assert [line["round"] for line in events(tmp_path / "few", "kept")] == [3, 3]
+    ends = [tmp_path / name / "states" / "known-round003.safetensors" for name in ("all", "few")]
+    assert ends[0].read_bytes() == ends[1].read_bytes()
+
+
+def test_a_stop_between_two_rounds_keeps_what_was_done(tmp_path: Path) -> None:
+    class Stopping(Silent):
+        def asked(self, ask: Ask) -> None:
+            raise KeyboardInterrupt
+
+    running = driver(tmp_path, evaluate_every=0, apart=3600.0)
+    running.keep(STATE)
+    running.progress = Stopping()
+    with pytest.raises(KeyboardInterrupt):
+        running.ask(ASK)
+    assert [line["round"] for line in events(tmp_path, "kept")] == [1]
+
+
 def test_seconds_of_an_earlier_sitting_count(tmp_path: Path) -> None:
     driver(tmp_path).event("kept", stage="known", round=1, file="x", seconds=100.0)
     running = driver(tmp_path)

@@ -83,6 +83,7 @@ class Driver:
     patience: int = 3
     evaluate_every: int = 1
     keep_every: bool = False
+    apart: float = 0.0  # least seconds between two states that are kept within a stage
     recorder: Recorder | None = None
     record_totals: bool = False
     alarm: Callable[[Mapping[str, float]], str | None] = lambda monitors: None
@@ -95,6 +96,7 @@ class Driver:
         self._since = time.monotonic()
         self._alarmed = False
         self._measured: tuple[str, int, Scores] | None = None
+        self._waiting: State | None = None  # a state that is not kept yet
 
     def event(self, name: str, **facts: Any) -> None:
         """Appends one line to ``events.jsonl``."""
@@ -102,7 +104,7 @@ class Driver:
 
     def ask(self, ask: Ask) -> Answer:
         """The fleet's answer; below the quorum a total reads as nothing, and too many such rounds stop the run."""
-        self.progress.asked(ask)
+        self._begin(ask)
         started = time.monotonic()
         answer = self.fleet.answer(ask)
         if self.recorder is not None and (self.record_totals or not isinstance(answer, Total)):
@@ -123,6 +125,15 @@ class Driver:
             return replace(answer, tensors={}, weight=0.0, contributors=0)
         return answer
 
+    def _begin(self, ask: Ask) -> None:
+        """Tells of an ask. A run that is stopped here, between two rounds, loses nothing of what was done."""
+        try:
+            self.progress.asked(ask)
+        except BaseException:
+            if self._waiting is not None:
+                self._write(self._waiting)
+            raise
+
     def _sound(self, monitors: Mapping[str, float]) -> None:
         """Tells an alarm of the algorithm, once a run."""
         sentence = None if self._alarmed else self.alarm(monitors)
@@ -132,10 +143,13 @@ class Driver:
             self.progress.warned(sentence)
 
     def keep(self, state: State) -> None:
-        """Keeps a state as the newest checkpoint, and measures it when its round is due."""
+        """Keeps a state as the newest checkpoint if the last is old enough, and measures it when its round is due."""
         if self.evaluate_every and state.round % self.evaluate_every == 0:
             self.evaluate(state)
-        self._write(state)
+        self.account.step += 1
+        self._waiting = state
+        if time.monotonic() - self._since >= self.apart:
+            self._write(state)
 
     def finish(self, state: State, *, true: int | None, estimated: int | None, by_stage: list[float | None]) -> None:
         """Ends a stage: measures its last state, adds its results, keeps both.
@@ -143,6 +157,8 @@ class Driver:
         ``by_stage`` is the accuracy on the classes of every stage so far, from which forgetting is told.
         """
         scores = self.evaluate(state)
+        if self._waiting is not None:  # so that the seconds are on record before the stage counts as done
+            self._write(self._waiting)
         self.account.history.append(by_stage)
         done = {
             "name": state.stage,
@@ -155,6 +171,7 @@ class Driver:
         }
         self.account.stages.append(done)
         self.account.images = 0
+        self.account.step += 1
         self._write(state)
         self.event("stage_finished", stage=state.stage, seconds=self._seconds[state.stage], images=done["images"])
 
@@ -173,10 +190,10 @@ class Driver:
         return scores
 
     def _write(self, state: State) -> Path:
+        self._waiting = None
         instant = time.monotonic()
         self._seconds[state.stage] = self._seconds.get(state.stage, 0.0) + instant - self._since
         self._since = instant
-        self.account.step += 1
         file = self.folder.keep(self.account.step, state, self.account.as_json(), every=self.keep_every)
         relative = file.relative_to(self.folder.path).as_posix()
         self.event("kept", stage=state.stage, round=state.round, file=relative, seconds=self._seconds[state.stage])

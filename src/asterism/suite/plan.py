@@ -22,6 +22,7 @@ from asterism.experiment import Experiment, load
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Changes = Mapping[str, Any]  # settings by dotted key
+APART = "machine.apart=10"  # what a cut may cost in seconds; on a GPU, writing every state takes a tenth of a stage
 
 
 class Source(Section):
@@ -179,7 +180,7 @@ def planned(suite: Suite, place: Place, overrides: Sequence[str] = ()) -> Planne
     dataset, setting, row = suite.dataset(place.dataset), suite.setting(place.setting), suite.row(place.row)
     config = dataset.config or dataset.name
     name = "-".join(part for part in (suite.name, place.dataset, place.setting, place.row) if part)
-    last = [f"name={inline(name)}", f"seed={place.seed}", *overrides]
+    last = [f"name={inline(name)}", f"seed={place.seed}", APART, *overrides]
     whole = [suite.set, dataset.set, setting.set, row.set]
     shared = whole if suite.known == "setting" else [suite.set, dataset.set, row.set]
     return Planned(
