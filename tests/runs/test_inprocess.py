@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from threading import Barrier
 
 import pytest
 import torch
@@ -114,3 +115,32 @@ def test_interrupt_is_no_failure_of_a_participant() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         fleet(interrupted).answer(order())
+
+
+def test_each_worker_has_one_participant_at_a_time_who_comes_back_to_it() -> None:
+    names, meeting = ("ann", "bob", "eve", "zoe"), Barrier(2, timeout=10)
+    at_work: set[int] = set()
+    history: list[dict[str, int]] = []
+
+    def of(number: int) -> Callable[[str], Site]:
+        return lambda name: Site(name, no_share, {"worker": {"number": torch.tensor(number)}}, None)  # type: ignore[arg-type]
+
+    def task(site: Site, tensors: Tensors, options: Options) -> Reply:
+        number = int(site.store["worker"]["number"])
+        assert number not in at_work
+        at_work.add(number)
+        meeting.wait()  # two do work at once
+        history[-1][site.name] = number
+        at_work.remove(number)
+        meeting.wait()
+        return Reply({"x": tensors["x"]})
+
+    both = InProcess([of(0), of(1)], names, {"task": task})
+    had: dict[str, int] = {}
+    for asked in (("ann", "bob"), ("eve", "zoe"), ("bob", "zoe"), ("zoe", "ann"), ("bob", "ann")):
+        history.append({})
+        assert total(both.answer(order(*asked))).replies == 2
+        assert sorted(history[-1].values()) == [0, 1]
+        # Both are free to begin with, so whoever comes first finds the worker it had.
+        assert any(had.get(name, number) == number for name, number in history[-1].items())
+        had |= history[-1]

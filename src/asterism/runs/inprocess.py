@@ -7,7 +7,8 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from queue import SimpleQueue
+from contextlib import contextmanager
+from threading import Condition
 
 import torch
 
@@ -40,6 +41,7 @@ class InProcess:
     ) -> None:
         self._sites = (sites,) if callable(sites) else tuple(sites)
         self._participants, self._tasks = frozenset(participants), tasks
+        self._free = _Free(self._sites)
         self.gates: Sequence[Gate] = tuple(gates)
         self.deadline, self.watch, self._clock = deadline, watch, clock
 
@@ -66,16 +68,9 @@ class InProcess:
             yield participant, self._outcome(self._sites[0], participant, ask, end)
 
     def _at_once(self, ask: Ask, end: float) -> Iterator[tuple[str, Outcome]]:
-        free: SimpleQueue[Sites] = SimpleQueue()
-        for sites in self._sites:
-            free.put(sites)
-
         def work(participant: str) -> Outcome:
-            sites = free.get()
-            try:
+            with self._free.one_for(participant) as sites:
                 return self._outcome(sites, participant, ask, end)
-            finally:
-                free.put(sites)
 
         waiting: deque[tuple[str, Future[Outcome]]] = deque()
         with ThreadPoolExecutor(len(self._sites)) as pool:
@@ -95,6 +90,35 @@ class InProcess:
         if isinstance(outcome, Reply) and self._clock() > end:
             return Failure(participant, "timeout", "answered after the deadline")
         return outcome
+
+
+class _Free:
+    """Workers that wait for a participant.
+
+    One who comes back is given the worker it had, if that is free: what was captured for the size of its left-over
+    batches lies there.
+    """
+
+    def __init__(self, sites: Sequence[Sites]) -> None:
+        self._waiting = list(enumerate(sites))
+        self._had: dict[str, int] = {}
+        self._changed = Condition()
+
+    @contextmanager
+    def one_for(self, participant: str) -> Iterator[Sites]:
+        """A worker for as long as the block lasts; there must be one free by and by."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting)
+            had = self._had.get(participant)
+            chosen = next((worker for worker in self._waiting if worker[0] == had), self._waiting[0])
+            self._waiting.remove(chosen)
+            self._had[participant] = chosen[0]
+        try:
+            yield chosen[1]
+        finally:
+            with self._changed:
+                self._waiting.append(chosen)
+                self._changed.notify()
 
 
 def _caught(participant: str, work: Callable[[], Reply]) -> Outcome:
