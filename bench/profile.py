@@ -63,7 +63,7 @@ def main(
     stage: Annotated[str, typer.Option(help='"known" or "novel"; of the latter with one known round before it.')] = (
         "known"
     ),
-    path: Annotated[str, typer.Option(help='"graph" (kernels of our own), "compiled" or "exact".')] = "graph",
+    path: Annotated[str, typer.Option(help='"own" (our kernels), "compiled" or "exact".')] = "own",
     each: Annotated[int, typer.Option(help="Images of every class.")] = 256,
     epochs: Annotated[int, typer.Option(help="Local epochs.")] = 2,
     shown: Annotated[int, typer.Option(help="Kernels printed.")] = 40,

@@ -36,7 +36,7 @@ from bench.floor import MATRIX, floor
 from bench.record import described, results_file
 
 CLASSES = 100
-PATHS = {"exact": ["machine.exact=true"], "graph": ["machine.compile=never"], "compiled": ["machine.compile=always"]}
+PATHS = {"exact": ["machine.exact=true"], "own": ["machine.compile=never"], "compiled": ["machine.compile=always"]}
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Case:
     """What one row measures."""
 
     stage: str = "known"
-    path: str = "compiled"
-    workers: int = 3
+    path: str = "own"
+    workers: int = 5
     batch: int = 256
     settings: tuple[str, ...] = ()
     switched: tuple[str, ...] = ()  # fields of Speed that are turned over
@@ -167,15 +167,15 @@ def _synchronize() -> None:
 def cases() -> list[Case]:
     """The table."""
     several = [Case(workers=n) for n in (1, 2, 3, 5)]
-    paths = [Case(path="exact", workers=1), Case(path="graph", workers=1), Case(path="graph", workers=5)]
+    paths = [Case(path="exact", workers=1), Case(path="compiled", workers=1), Case(path="compiled", workers=5)]
     novel = [Case("novel", workers=n) for n in (1, 3, 5)]
-    small = [Case(batch=32, path="graph", workers=n) for n in (1, 5)]
+    small = [Case(batch=32, workers=n) for n in (1, 5)]
     terms = [Case(settings=(f"federation.algorithm.name={name}",)) for name in ("fedprox", "scaffold", "moon")]
     searched = [Case(workers=n, switched=("search",)) for n in (1, 5)]
     reading = [
         Case("reading", workers=1, switched=("reading",)),
-        Case("reading", path="graph", workers=1),
         Case("reading", workers=1),
+        Case("reading", path="compiled", workers=1),
     ]
     return [*several, *paths, *novel, *small, *terms, *searched, *reading]
 

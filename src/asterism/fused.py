@@ -159,15 +159,26 @@ class _Thinned(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, stride: int) -> Tensor:
         ctx.shape, ctx.stride = x.shape, stride
-        return _rows(x[:, :, ::stride, ::stride])
+        x = _rows(x)
+        found = torch.empty_like(x[:, :, ::stride, ::stride], memory_format=torch.channels_last)
+        _pixels(found).copy_(_pixels(x)[:, ::stride, ::stride])
+        return found
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        gradient = _rows(gradient)
         spread = torch.empty(
             ctx.shape, dtype=gradient.dtype, device=gradient.device, memory_format=torch.channels_last
         ).zero_()
-        spread[:, :, :: ctx.stride, :: ctx.stride] = gradient
+        _pixels(spread)[:, :: ctx.stride, :: ctx.stride] = _pixels(gradient)
         return spread, None
+
+
+def _pixels(maps: Tensor) -> Tensor:
+    """Maps with their channels last as (n, height, width, …), in words of 16 bytes where they can be: faster copies."""
+    rows = maps.permute(0, 2, 3, 1)
+    fits = maps.shape[1] * maps.element_size() % 16 == 0 and rows.is_contiguous()
+    return rows.view(torch.complex128) if fits else rows
 
 
 def descend(
