@@ -4,7 +4,7 @@
     python -m bench.kernels --search              every combination of a few
 
 Each row is one call of the autograd function over feature maps of ResNet-18 at B = 256: forward (statistics, settling,
-normalising) or backward (the same), with the bytes that it must move and the rate that comes out of it.
+normalising) or backward (the same), with the rate at which it moves the bytes that it must.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHORTCUT = (1, 3)  # more of it with a shortcut: read; second gradient and outpu
 
 
 def passes(channels: int, side: int, batch: int, added: bool) -> tuple[Callable[[], object], Callable[[], object]]:
-    """One forward and one backward call over maps of noise."""
+    """A forward call over maps of noise, and one with its backward call."""
     torch.manual_seed(0)
     shape = (batch, channels, side, side)
 
@@ -42,12 +42,13 @@ def passes(channels: int, side: int, batch: int, added: bool) -> tuple[Callable[
     bn = nn.BatchNorm2d(channels).cuda()
     x, beside = maps().requires_grad_(), maps().requires_grad_() if added else None
     gradients = [maps(), maps()] if added else [maps()]
-    outputs = fused.forked(bn, x, beside)[: len(gradients)]
     inputs = [value for value in (x, beside) if value is not None]
-    return (
-        lambda: fused.forked(bn, x, beside),
-        lambda: torch.autograd.grad(outputs, inputs, gradients, retain_graph=True),
-    )
+
+    def forward() -> tuple[Tensor, ...]:
+        return fused.forked(bn, x, beside)[: len(gradients)]
+
+    # A backward pass alone could not be captured: it runs on the stream of its forward pass.
+    return forward, lambda: torch.autograd.grad(forward(), inputs, gradients)
 
 
 def microseconds(work: Callable[[], object]) -> float:
@@ -61,10 +62,10 @@ def rows(batch: int) -> Iterator[dict[str, Any]]:
     """The table for the tiles in use."""
     for (channels, side), added in itertools.product(MAPS, (False, True)):
         size = 2 * batch * channels * side * side
-        for name, work, count, more in zip(
-            ("forward", "backward"), passes(channels, side, batch, added), (FORWARD, BACKWARD), SHORTCUT, strict=True
+        forward, both = map(microseconds, passes(channels, side, batch, added))
+        for name, took, count, more in zip(
+            ("forward", "backward"), (forward, both - forward), (FORWARD, BACKWARD), SHORTCUT, strict=True
         ):
-            took = microseconds(work)
             moved = size * (count + more * added)
             yield {
                 "channels": channels, "side": side, "shortcut": added, "pass": name, "µs": round(took, 1),

@@ -8,6 +8,7 @@ from bench.floor import COPY, MATRIX, PASSES, Floor, floor
 from bench.peers.__main__ import HERE, PEERS, Peer, Refused, compared, environment, table
 from bench.peers.work import Work
 from bench.plot import picture
+from bench.profile import kind
 from bench.record import described
 
 TRIED = Work("small", clients=2, images=8, batch=4, threads=1)
@@ -59,3 +60,30 @@ def test_ours_and_the_plain_loop_do_the_same_work() -> None:
     assert [row["peer"] for row in rows] == ["ours", "loop"] and rows[0]["times_ours"] == 1.0
     assert all(row["images_per_second"] > 0 for row in rows)
     assert len(picture([{**row, "peer": "asterism"} for row in rows[:1]], "here").axes) == 1
+
+
+@pytest.mark.parametrize(
+    ("kernel", "wanted"),
+    [
+        ("sm90_xmma_dgrad_implicit_gemm_bf16bf16", "dgrad"),
+        ("void cask_plugin::init_device_workspace_kernel<wgrad_indexed>", "wgrad"),
+        ("nvjet_sm90_tst_64x32_64x16", "products"),
+        ("add_up_backward", "own"),
+        ("Memset (Device)", "other"),
+    ],
+)
+def test_a_kernel_is_filed_by_its_name(kernel: str, wanted: str) -> None:
+    assert kind(kernel) == wanted
+
+
+def test_the_least_is_no_bound_where_models_are_trained() -> None:
+    rows = compared(
+        "tiny",
+        Work("small", images=4, batch=2, threads=1),
+        {"eager loop": PEERS["eager loop"], "least": PEERS["least"]},
+        1,
+        (Path(), None),
+    )
+    assert [row.get("not_run", "") for row in rows if row["peer"] == "least"] == [
+        "only for work in which nothing is trained"
+    ]
