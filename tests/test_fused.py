@@ -144,3 +144,22 @@ def test_the_first_convolution_as_products_is_the_convolution() -> None:
     (own,) = torch.autograd.grad((found * weigh).sum(), weight)
     (torchs,) = torch.autograd.grad((wanted * weigh).sum(), weight)
     assert torch.allclose(own, torchs)
+
+
+def test_a_machine_that_makes_no_kernels_says_why_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*arguments: object) -> None:
+        raise RuntimeError("Failed to find C compiler.\nPlease specify one.")
+
+    monkeypatch.setattr(fused, "descend", missing)
+    fused.trial.cache_clear()
+    assert fused.trial(torch.device("cpu")) == "RuntimeError: Failed to find C compiler."
+    fused.trial.cache_clear()
+
+
+def test_kernels_can_be_forbidden(interpreted: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "fits", lambda bn, x: fused.ALLOWED.get())
+    with fused.allowed(False):
+        plain = fused.normalised(bn(64), maps("x", 64))
+    own = fused.normalised(bn(64), maps("x", 64))
+    assert distance(own, plain) < ROUNDED
+    assert type(plain.grad_fn).__name__ != type(own.grad_fn).__name__

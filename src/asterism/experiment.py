@@ -51,6 +51,7 @@ class Machine(Section):
     workers: Annotated[int, Field(ge=0)] = 0  # participants that compute at once; 0: five a GPU, one on a CPU
     threads: Annotated[int, Field(ge=0)] = 0  # of torch on the CPU; 0: as torch finds it
     exact: bool = False  # on a GPU: float32, deterministic, step by step, as on a CPU
+    kernels: Literal["own", "torch"] = "own"  # on a GPU, what computes normalisation and SGD
     compile: Literal["auto", "always", "never"] = "auto"  # on a GPU; auto: where a run is long enough to gain by it
     keep: Literal["newest", "all"] = "newest"  # states: the newest and the end of each stage, or every round's
     apart: Annotated[float, Field(ge=0)] = 0.0  # least seconds between two kept states of a stage; 0: every round's

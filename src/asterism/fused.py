@@ -8,7 +8,10 @@ backward.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -19,8 +22,30 @@ from torch.nn.functional import relu
 
 PRESENT = find_spec("triton") is not None  # comes with torch where it computes on NVIDIA GPUs
 CHANNELS = 64  # of which the kernels want a multiple
+ALLOWED = ContextVar("allowed", default=True)
 
 Ranges = Sequence[tuple[int, int]]
+
+
+@contextmanager
+def allowed(wanted: bool) -> Iterator[None]:
+    """Within it, the kernels are used or not."""
+    before = ALLOWED.set(wanted)
+    try:
+        yield
+    finally:
+        ALLOWED.reset(before)
+
+
+@cache
+def trial(device: torch.device) -> str:
+    """Why Triton makes no kernels for a device, in one line; empty where it does."""
+    try:
+        vector, lr = torch.zeros(16, device=device), torch.zeros((), device=device)
+        descend(vector, vector.clone(), vector.clone(), lr, 0.0, 0.0, ())
+    except Exception as error:  # a compiler that is missing, a GPU that is too old, a driver that does not fit
+        return f"{type(error).__name__}: {error}".partition("\n")[0]
+    return ""
 
 
 def normalised(bn: nn.BatchNorm2d, x: Tensor, beside: Tensor | None = None, *, rectified: bool = True) -> Tensor:
@@ -47,6 +72,7 @@ def fits(bn: nn.BatchNorm2d, x: Tensor) -> bool:
     """Whether the kernels do what is asked: training, on a GPU, on half precise maps with their channels last."""
     return (
         PRESENT
+        and ALLOWED.get()
         and x.is_cuda
         and bn.training
         and x.dtype == torch.bfloat16

@@ -17,7 +17,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from asterism import backbones
+from asterism import backbones, fused
 from asterism.config import Section
 from asterism.errors import AsterismError
 from asterism.seeds import number
@@ -45,7 +45,7 @@ class Speed:
     """How a network computes. The default is the plain path: float32, one operation after the other."""
 
     half: bool = False  # bfloat16 inside the extractor; everything outside stays float32
-    fused: bool = False  # SGD by a kernel of our own; normalisation takes its own wherever they fit
+    fused: bool = False  # kernels of our own, for SGD and wherever they fit
     compiled: int = 0  # batch size for which the extractor and the SGD step are compiled; 0: never
     graphs: bool = False  # replay the local step as a CUDA graph
     search: bool = False  # let cuDNN try its algorithms for convolutions of the usual batch, and keep the fastest
@@ -83,7 +83,8 @@ class Network(nn.Module):
     def represent(self, images: Tensor) -> Tensor:
         """Representations z = f_θ(x), (n, d), of images (n, c, h, w) in [0, 1]."""
         function = self.speed.of(_represent, len(images))
-        z: Tensor = function(self.extractor, images, self.mean, self.std, self.speed.half)
+        with fused.allowed(self.speed.fused):
+            z: Tensor = function(self.extractor, images, self.mean, self.std, self.speed.half)
         return z
 
     def forward(self, images: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from asterism import fused
 from asterism.data.split import FederationSplit, Fingerprint, StageSplit
 from asterism.errors import AsterismError
 from asterism.experiment import Experiment, load
@@ -34,6 +35,13 @@ def split(images: int) -> FederationSplit:
     return FederationSplit(names, stages, demo().split, seen)
 
 
+@pytest.fixture(autouse=True)
+def triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton is there and makes kernels, whatever this machine has."""
+    monkeypatch.setattr(fused, "PRESENT", True)
+    monkeypatch.setattr(fused, "trial", lambda device: "")
+
+
 def test_exactness_is_the_plain_path_on_any_device() -> None:
     for device in (GPU, torch.device("cpu")):
         assert machine.speed(demo(machine__exact=True), split(10_000_000), device, PIXELS) == PLAIN
@@ -45,7 +53,7 @@ def test_a_cpu_takes_the_plain_path() -> None:
 
 @pytest.mark.parametrize(("images", "compiled"), [(100, 0), (10_000_000, 32)])
 def test_a_gpu_compiles_where_a_run_is_long_enough(images: int, compiled: int) -> None:
-    fast = Speed(half=True, compiled=compiled, graphs=True, reading=True)
+    fast = Speed(half=True, fused=True, compiled=compiled, graphs=True, reading=True)
     assert machine.speed(demo(), split(images), GPU, PIXELS) == fast
 
 
@@ -53,6 +61,28 @@ def test_a_gpu_compiles_where_a_run_is_long_enough(images: int, compiled: int) -
 def test_compiling_can_be_asked_for_or_forbidden(wanted: str, compiled: int) -> None:
     fast = machine.speed(demo(machine__compile=wanted), split(100_000), GPU, PIXELS)
     assert (fast.compiled, fast.at_rest.compiled > 0) == (compiled, compiled > 0)
+
+
+def test_what_has_kernels_of_its_own_is_not_compiled() -> None:
+    compiled = [
+        machine.speed(demo(model__name="resnet18", machine__kernels=kernels), split(10_000_000), GPU, PIXELS).compiled
+        for kernels in ("own", "torch")
+    ]
+    assert compiled == [0, 32]
+
+
+def test_without_triton_nothing_is_compiled_and_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "PRESENT", False)
+    fast = Speed(half=True, graphs=True, reading=True)
+    assert machine.speed(demo(model__name="resnet18"), split(10_000_000), GPU, PIXELS) == fast
+
+
+def test_a_machine_that_cannot_make_kernels_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "trial", lambda device: "RuntimeError: Failed to find C compiler.")
+    with pytest.raises(AsterismError, match=r"no kernels can be made .* Failed to find C compiler") as caught:
+        machine.speed(demo(), split(100), GPU, PIXELS)
+    assert caught.value.where == "machine.kernels" and 'machine.kernels="torch"' in caught.value.fix
+    assert not machine.speed(demo(machine__kernels="torch"), split(100), GPU, PIXELS).fused
 
 
 def test_a_device_that_is_not_there_is_refused() -> None:

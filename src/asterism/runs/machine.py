@@ -77,13 +77,19 @@ def speed(experiment: Experiment, split: FederationSplit, device: torch.device, 
     machine, batch = experiment.machine, experiment.train.batch
     if machine.exact or device.type != "cuda":
         return PLAIN
-    # What has kernels of its own is as fast without compiling.
-    own = fused.PRESENT and experiment.model.name in FUSED
-    worthwhile = not own and planned_images(experiment, split) * pixels >= WORTH_COMPILING
-    compile = machine.compile == "always" or (machine.compile == "auto" and worthwhile)
+    own = machine.kernels == "own" and fused.PRESENT
+    if own and (reason := fused.trial(device)):
+        raise AsterismError(
+            f"no kernels can be made for {device}: {reason}", where="machine.kernels",
+            fix='install what is missing (Triton needs a C compiler), or take machine.kernels="torch", which is slower',
+        )  # fmt: skip
+    # What has kernels of its own is as fast without compiling, and without Triton there is no compiler either.
+    worthwhile = planned_images(experiment, split) * pixels >= WORTH_COMPILING and fused.PRESENT
+    gains = worthwhile and not (own and experiment.model.name in FUSED)
+    compile = machine.compile == "always" or (machine.compile == "auto" and gains)
     # Compiling what is only read takes seconds too, and saves some hundredths of one a round.
     read = READING if machine.compile == "always" else 0
-    return Speed(half=True, fused=fused.PRESENT, compiled=batch if compile else 0, graphs=True, reading=True, read=read)
+    return Speed(half=True, fused=own, compiled=batch if compile else 0, graphs=True, reading=True, read=read)
 
 
 def planned_images(experiment: Experiment, split: FederationSplit) -> int:
