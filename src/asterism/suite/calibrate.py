@@ -7,14 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import torch
-
 from asterism.files import Lines
 from asterism.runs.execute import execute, new_folder
 from asterism.suite.cost import UNTRAINED, Method, Rates
 from asterism.suite.plan import Place, Suite, planned
 
-ROUNDS = 2  # the first compiles and captures; the second is timed
+ROUNDS = 2  # the first makes and captures kernels; the second is timed
 
 
 def calibrated(suite: Suite, chosen: Sequence[Place], known: Rates, overrides: Sequence[str] = ()) -> Rates:
@@ -34,9 +32,7 @@ def calibrated(suite: Suite, chosen: Sequence[Place], known: Rates, overrides: S
 def _measured(suite: Suite, place: Place, overrides: Sequence[str], folder: Path) -> dict[Method, float]:
     whole = planned(suite, place, overrides).experiment
     short = [f"known.rounds={ROUNDS}", *(f"novel.{i}.rounds={ROUNDS}" for i in range(len(whole.novel)))]
-    # A run this short would not compile by itself.
-    always = ["machine.compile=always"] if torch.cuda.is_available() else []
-    experiment = planned(suite, place, [*overrides, *short, *always]).experiment
+    experiment = planned(suite, place, [*overrides, *short]).experiment
     names = {"known": "known"} | {f"novel-{i + 1}": n.algorithm.name for i, n in enumerate(experiment.novel)}
     execute(new_folder(experiment, folder))
     return {

@@ -1,8 +1,8 @@
 """Brings the runs of a suite to their ends, one after the other, within a budget of time.
 
 A run that is done is not made again; one that was cut goes on where it stopped; one that fails leaves a sentence in
-its place, and the others go on. One process makes all of them: participants share its GPU, and what was compiled
-for one run serves the next.
+its place, and the others go on. One process makes all of them: participants share its GPU, and kernels
+made for one run serve the next.
 """
 
 from __future__ import annotations
