@@ -39,7 +39,11 @@ from bench.record import described, results_file
 STEPS, MEAN_OF = 50, 10
 CURVE = 0.03  # of the first loss
 POINTS = 1.0  # of accuracy, in percent
-PATHS = {"exact": ["machine.exact=true"], "own": ["machine.compile=never"], "compiled": ["machine.compile=always"]}
+PATHS = {
+    "exact": ["machine.exact=true"],
+    "own": ["machine.compile=never"],
+    "compiled": ["machine.compile=always", 'machine.kernels="torch"'],
+}
 ON_CPU = {"exact": Speed(), "half": Speed(half=True, reading=True)}
 
 

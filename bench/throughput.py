@@ -36,7 +36,11 @@ from bench.floor import MATRIX, floor
 from bench.record import described, results_file
 
 CLASSES = 100
-PATHS = {"exact": ["machine.exact=true"], "own": ["machine.compile=never"], "compiled": ["machine.compile=always"]}
+PATHS = {
+    "exact": ["machine.exact=true"],
+    "own": ["machine.compile=never"],
+    "compiled": ["machine.compile=always", 'machine.kernels="torch"'],
+}
 
 
 @dataclass(frozen=True)

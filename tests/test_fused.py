@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from asterism import fused
 from asterism.backbones import as_products
+from asterism.model import Architecture, Speed, network
 from asterism.seeds import generator
 from asterism.training import descend
 
@@ -114,7 +116,8 @@ def test_a_step_of_sgd_is_that_of_training_and_leaves_what_is_fixed(interpreted:
 
 
 @pytest.mark.parametrize(
-    ("fixed", "left"), [([], [(0, 9)]), ([(3, 5)], [(0, 3), (5, 9)]), ([(0, 5)], [(5, 9)]), ([(0, 9)], [])]
+    ("fixed", "left"),
+    [([(0, 7), (2, 4)], [(7, 9)]), ([], [(0, 9)]), ([(3, 5)], [(0, 3), (5, 9)]), ([(0, 5)], [(5, 9)]), ([(0, 9)], [])],
 )
 def test_what_is_fixed_leaves_the_rest(fixed: list[tuple[int, int]], left: list[tuple[int, int]]) -> None:
     assert list(fused._between(fixed, 9)) == left
@@ -151,15 +154,44 @@ def test_a_machine_that_makes_no_kernels_says_why_in_one_line(monkeypatch: pytes
         raise RuntimeError("Failed to find C compiler.\nPlease specify one.")
 
     monkeypatch.setattr(fused, "descend", missing)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     fused.trial.cache_clear()
     assert fused.trial(torch.device("cpu")) == "RuntimeError: Failed to find C compiler."
     fused.trial.cache_clear()
 
 
-def test_kernels_can_be_forbidden(interpreted: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "fits", lambda bn, x: fused.ALLOWED.get())
-    with fused.allowed(False):
-        plain = fused.normalised(bn(64), maps("x", 64))
-    own = fused.normalised(bn(64), maps("x", 64))
-    assert distance(own, plain) < ROUNDED
-    assert type(plain.grad_fn).__name__ != type(own.grad_fn).__name__
+class Map:
+    """What ``fits`` looks at of a feature map, as a GPU would have it."""
+
+    def __init__(self, **other: object) -> None:
+        self.is_cuda, self.dtype, self.shape, self.last = True, torch.bfloat16, (2, 64, 4, 4), True
+        vars(self).update(other)
+
+    def is_contiguous(self, *, memory_format: torch.memory_format) -> bool:
+        return self.last and memory_format == torch.channels_last
+
+
+def fits(*, allowed: bool = True, training: bool = True, **other: object) -> bool:
+    with fused.allowed(allowed):
+        return fused.fits(bn(64).train(training), Map(**other))  # type: ignore[arg-type]
+
+
+def test_kernels_are_used_only_where_they_fit_and_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "PRESENT", True)
+    assert fits()
+    assert not fits(allowed=False)
+    assert not fits(training=False)
+    for other in ({"is_cuda": False}, {"dtype": torch.float32}, {"shape": (2, 96, 4, 4)}, {"last": False}):
+        assert not fits(**other)
+    monkeypatch.setattr(fused, "PRESENT", False)
+    assert not fits()
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_a_network_allows_what_its_speed_says(wanted: bool) -> None:
+    net = network(Architecture(name="small"), (1, 8, 8), 2, 0)
+    seen: list[bool] = []
+    net.extractor.register_forward_hook(lambda *_: seen.append(fused.ALLOWED.get()))
+    net.speed = Speed(fused=wanted)
+    net.represent(torch.rand(2, 1, 8, 8))
+    assert seen == [wanted] and fused.ALLOWED.get() is False

@@ -50,7 +50,7 @@ def travelled(site: Site, tensors: Tensors, options: Options) -> Reply:
 
 def main() -> None:
     """One process of ours."""
-    work, settings = told(ours=True), [setting for setting in sys.argv[1:] if setting != FORGETFUL]
+    work, settings = told(), [setting for setting in sys.argv[1:] if setting != FORGETFUL]
     if FORGETFUL in sys.argv:
         machine.keep_freed_memory = lambda: None
     federation, net = simulation(work, settings), Net(work)

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from asterism import fused
 from asterism.backbones import backbone
 
 MARK = "@bench "  # begins every line that is meant for us: frameworks print too
@@ -112,13 +111,9 @@ def train(net: Net, data: tuple[Tensor, Tensor], work: Work) -> None:
             descent.step()
 
 
-def told(*, ours: bool = False) -> Work:
-    """The work of this process, from its first line; the process is set up for it.
-
-    The network is the same for all, the kernels of our own are not: peers compute as torch does.
-    """
+def told() -> Work:
+    """The work of this process, from its first line; the process is set up for it."""
     work = Work(**json.loads(sys.stdin.readline()))
-    fused.PRESENT = fused.PRESENT and ours
     torch.set_num_threads(work.threads)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True  # PyTorch's tuning guide asks for it where shapes are fixed

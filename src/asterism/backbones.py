@@ -51,7 +51,7 @@ class First(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Feature maps of images ``x``."""
-        if fused.PRESENT and x.is_cuda and torch.is_autocast_enabled("cuda"):
+        if fused.ALLOWED.get() and x.is_cuda and torch.is_autocast_enabled("cuda"):
             return as_products(x.to(torch.bfloat16), self.weight)
         return super().forward(x)
 

@@ -22,7 +22,7 @@ from torch.nn.functional import relu
 
 PRESENT = find_spec("triton") is not None  # comes with torch where it computes on NVIDIA GPUs
 CHANNELS = 64  # of which the kernels want a multiple
-ALLOWED = ContextVar("allowed", default=True)
+ALLOWED = ContextVar("allowed", default=False)  # who computes with a network says so (asterism.model.Speed)
 
 Ranges = Sequence[tuple[int, int]]
 
@@ -39,10 +39,12 @@ def allowed(wanted: bool) -> Iterator[None]:
 
 @cache
 def trial(device: torch.device) -> str:
-    """Why Triton makes no kernels for a device, in one line; empty where it does."""
+    """Why Triton makes no kernels for a GPU, in one line; empty where it does."""
     try:
-        vector, lr = torch.zeros(16, device=device), torch.zeros((), device=device)
-        descend(vector, vector.clone(), vector.clone(), lr, 0.0, 0.0, ())
+        with torch.cuda.device(device):
+            vector, lr = torch.zeros(16, device=device), torch.zeros((), device=device)
+            descend(vector, vector.clone(), vector.clone(), lr, 0.0, 0.0, ())
+            torch.cuda.synchronize()
     except Exception as error:  # a compiler that is missing, a GPU that is too old, a driver that does not fit
         return f"{type(error).__name__}: {error}".partition("\n")[0]
     return ""
@@ -144,12 +146,12 @@ class _Maps:
     rows: int
     channels: int
     share: int  # rows that one program adds up
-    pieces: int  # of so many rows
-    blocks: int  # of channels
-    tiles: int  # rows of tiles
-    tile: Mapping[str, int]
-    settling: tuple[int]
-    settled: Mapping[str, int]
+    pieces: int  # programs that do so, for each block of channels
+    blocks: int  # of channels, one program wide
+    tiles: int  # programs down a map, where each takes one tile
+    tile: Mapping[str, int]  # of a program that goes over a map
+    settling: tuple[int]  # programs that settle channels
+    settled: Mapping[str, int]  # of one of those
 
     @classmethod
     def of(cls, x: Tensor) -> _Maps:
@@ -230,4 +232,4 @@ def _between(fixed: Ranges, size: int) -> Iterator[tuple[int, int]]:
     for start, end in [*sorted(fixed), (size, size)]:
         if first < start:
             yield first, start
-        first = end
+        first = max(first, end)

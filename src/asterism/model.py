@@ -46,7 +46,7 @@ class Speed:
 
     half: bool = False  # bfloat16 inside the extractor; everything outside stays float32
     fused: bool = False  # kernels of our own, for SGD and wherever they fit
-    compiled: int = 0  # batch size for which the extractor and the SGD step are compiled; 0: never
+    compiled: int = 0  # batch size for which the extractor, losses and SGD are compiled; 0: never
     graphs: bool = False  # replay the local step as a CUDA graph
     search: bool = False  # let cuDNN try its algorithms for convolutions of the usual batch, and keep the fastest
     reading: bool = False  # in half precision outside of training too

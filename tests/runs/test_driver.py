@@ -131,6 +131,21 @@ def test_a_stop_between_two_rounds_keeps_what_was_done(tmp_path: Path) -> None:
     assert [line["round"] for line in events(tmp_path, "kept")] == [1]
 
 
+def test_a_stop_amid_a_round_keeps_nothing_of_it(tmp_path: Path) -> None:
+    class Stopping(Silent):
+        def asked(self, ask: Ask) -> None:
+            if ask.task == "second":
+                raise KeyboardInterrupt
+
+    running = driver(tmp_path, given(2), evaluate_every=0, apart=3600.0)
+    running.progress = Stopping()
+    running.keep(STATE)
+    running.ask(ASK)
+    with pytest.raises(KeyboardInterrupt):
+        running.ask(Sum(("ann", "bob"), "second", {}, STATE.version))
+    assert not (tmp_path / "states").exists()
+
+
 def test_seconds_of_an_earlier_sitting_count(tmp_path: Path) -> None:
     driver(tmp_path).event("kept", stage="known", round=1, file="x", seconds=100.0)
     running = driver(tmp_path)

@@ -107,6 +107,7 @@ class Driver:
         self._begin(ask)
         started = time.monotonic()
         answer = self.fleet.answer(ask)
+        self._waiting = None  # participants have moved on from it
         if self.recorder is not None and (self.record_totals or not isinstance(answer, Total)):
             self.recorder.record(ask, answer)
         replies = answer.replies if isinstance(answer, Total) else len(answer.replies)

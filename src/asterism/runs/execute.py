@@ -128,7 +128,7 @@ def _driver(simulation: Simulation, fleet: Watched, kept: RunFolder, progress: P
         kept, fleet, simulation.measure, progress,
         quorum=experiment.federation.quorum, patience=experiment.federation.patience,
         evaluate_every=experiment.evaluation.every, keep_every=experiment.machine.keep == "all",
-        apart=experiment.machine.apart,
+        apart=experiment.machine.apart if fleet is simulation.fleet else 0.0,  # others keep step with every state
         alarm=gal.alarm, figures={"screen": screen.figures},
         recorder=None if record == "none" else Recorder(kept.path), record_totals=record == "all",
     )  # fmt: skip

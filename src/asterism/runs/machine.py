@@ -14,7 +14,7 @@ from asterism.errors import AsterismError
 from asterism.experiment import Experiment
 from asterism.model import PLAIN, READING, Speed
 
-# Compiling ResNet-18 took about 20 s on an H200 and saves about 5 µs an image of 32×32 pixels (results/bench).
+# Compiling ResNet-18 took 28 s on an H200 and saved about 5 µs an image of 32×32 pixels (docs/decisions/009).
 WORTH_COMPILING = 4_000_000 * 32 * 32  # pixels
 AT_ONCE = 5  # participants on one GPU: each on a stream of its own fills the gaps of the others
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, LARGEST = -1, -3, 1 << 30  # of mallopt(3)
@@ -50,6 +50,7 @@ def prepared(experiment: Experiment) -> list[torch.device]:
     keep_freed_memory()
     on_gpu = devices[0].type == "cuda"
     if on_gpu:
+        torch.cuda.set_device(devices[0])  # on which kernels of our own are launched, outside of a worker's turn
         torch.use_deterministic_algorithms(machine.exact)
         torch.backends.cudnn.deterministic = machine.exact
         torch.backends.cudnn.allow_tf32 = not machine.exact
@@ -77,14 +78,15 @@ def speed(experiment: Experiment, split: FederationSplit, device: torch.device, 
     machine, batch = experiment.machine, experiment.train.batch
     if machine.exact or device.type != "cuda":
         return PLAIN
+    reason = fused.trial(device)  # torch's compiler needs what our kernels need
     own = machine.kernels == "own" and fused.PRESENT
-    if own and (reason := fused.trial(device)):
+    if own and reason:
         raise AsterismError(
             f"no kernels can be made for {device}: {reason}", where="machine.kernels",
             fix='install what is missing (Triton needs a C compiler), or take machine.kernels="torch", which is slower',
         )  # fmt: skip
-    # What has kernels of its own is as fast without compiling, and without Triton there is no compiler either.
-    worthwhile = planned_images(experiment, split) * pixels >= WORTH_COMPILING and fused.PRESENT
+    # What has kernels of its own is as fast without compiling.
+    worthwhile = planned_images(experiment, split) * pixels >= WORTH_COMPILING and not reason
     gains = worthwhile and not (own and experiment.model.name in FUSED)
     compile = machine.compile == "always" or (machine.compile == "auto" and gains)
     # Compiling what is only read takes seconds too, and saves some hundredths of one a round.

@@ -39,7 +39,7 @@ class Checkpoint:
 
 
 class RunFolder:
-    """One run on disk. ``step`` counts kept states over all stages and orders everything in the folder."""
+    """One run on disk. ``step`` counts states over all stages, kept or not, and orders everything in the folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

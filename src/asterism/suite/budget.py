@@ -64,7 +64,7 @@ class Timed:
         self._inner.stage(name, rounds, done)
 
     def asked(self, ask: Ask) -> None:
-        """Stops the run, whose last round is kept, where another would not fit."""
+        """Stops the run where another round would not fit; what was done so far is kept."""
         self._asked = self._budget.clock()
         self._budget.start = max(self._budget.start, self._asked - self._since)
         self._since = float("inf")  # only the first order tells how long a start takes

@@ -20,7 +20,8 @@ from asterism.suite.known import is_trained, known_folder
 from asterism.suite.plan import Place, Planned, Suite, planned, sentence
 from asterism.suite.records import Found, Record
 
-# Seconds an image against known class learning, where nothing was measured; from results/main, seed 2023, on an H200.
+# Seconds an image against known class learning, where nothing was measured: those of results/main, seed 2023, on an
+# H200; gal's from noise (decision 9), orchestra's without what its server's clustering took then.
 RELATIVE = {
     "known": 1.0, "gal": 1.1, "autonovel": 1.9, "gm": 2.3, "incd": 2.3, "iic": 3.6, "opencon": 3.6,
     "orchestra": 2.4,

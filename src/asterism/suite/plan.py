@@ -22,7 +22,7 @@ from asterism.experiment import Experiment, load
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Changes = Mapping[str, Any]  # settings by dotted key
-APART = "machine.apart=10"  # what a cut may cost in seconds; on a GPU, writing every state takes a tenth of a stage
+APART = "machine.apart=10"  # a cut costs so many seconds and a round; writing every state, a tenth of a GPU's stage
 
 
 class Source(Section):
@@ -180,11 +180,13 @@ def planned(suite: Suite, place: Place, overrides: Sequence[str] = ()) -> Planne
     dataset, setting, row = suite.dataset(place.dataset), suite.setting(place.setting), suite.row(place.row)
     config = dataset.config or dataset.name
     name = "-".join(part for part in (suite.name, place.dataset, place.setting, place.row) if part)
-    last = [f"name={inline(name)}", f"seed={place.seed}", APART, *overrides]
+    last = [f"name={inline(name)}", f"seed={place.seed}", *overrides]
     whole = [suite.set, dataset.set, setting.set, row.set]
     shared = whole if suite.known == "setting" else [suite.set, dataset.set, row.set]
     return Planned(
-        place, load(config, [*assignments(whole), *last]), known_part(load(config, [*assignments(shared), *last]))
+        place,
+        load(config, [APART, *assignments(whole), *last]),
+        known_part(load(config, [APART, *assignments(shared), *last])),
     )
 
 

@@ -201,7 +201,6 @@ class Life:
         return Driver(
             kept, self._sites, self._measure, Silent(), quorum=experiment.federation.quorum,
             patience=experiment.federation.patience, evaluate_every=0, keep_every=machine.keep == "all",
-            apart=machine.apart,
             alarm=gal.alarm, figures={"screen": screen.figures},
             recorder=None if machine.record == "none" else Recorder(kept.path), record_totals=machine.record == "all",
         )  # fmt: skip
