@@ -35,15 +35,11 @@ from asterism.seeds import generator
 from asterism.site import Site
 from asterism.training import Batch, Step, fit
 from bench.record import described, results_file
+from bench.throughput import PATHS
 
 STEPS, MEAN_OF = 50, 10
 CURVE = 0.03  # of the first loss
 POINTS = 1.0  # of accuracy, in percent
-PATHS = {
-    "exact": ["machine.exact=true"],
-    "own": ["machine.compile=never"],
-    "compiled": ["machine.compile=always", 'machine.kernels="torch"'],
-}
 ON_CPU = {"exact": Speed(), "half": Speed(half=True, reading=True)}
 
 

@@ -78,17 +78,18 @@ def speed(experiment: Experiment, split: FederationSplit, device: torch.device, 
     machine, batch = experiment.machine, experiment.train.batch
     if machine.exact or device.type != "cuda":
         return PLAIN
-    reason = fused.trial(device)  # torch's compiler needs what our kernels need
     own = machine.kernels == "own" and fused.PRESENT
-    if own and reason:
+    if own and (reason := fused.trial(device)):
         raise AsterismError(
             f"no kernels can be made for {device}: {reason}", where="machine.kernels",
             fix='install what is missing (Triton needs a C compiler), or take machine.kernels="torch", which is slower',
         )  # fmt: skip
-    # What has kernels of its own is as fast without compiling.
-    worthwhile = planned_images(experiment, split) * pixels >= WORTH_COMPILING and not reason
-    gains = worthwhile and not (own and experiment.model.name in FUSED)
-    compile = machine.compile == "always" or (machine.compile == "auto" and gains)
+    compile = machine.compile == "always" or (
+        machine.compile == "auto"
+        and not (own and experiment.model.name in FUSED)  # what has kernels of its own is as fast without
+        and planned_images(experiment, split) * pixels >= WORTH_COMPILING
+        and not fused.trial(device)  # torch's compiler needs what our kernels need
+    )
     # Compiling what is only read takes seconds too, and saves some hundredths of one a round.
     read = READING if machine.compile == "always" else 0
     return Speed(half=True, fused=own, compiled=batch if compile else 0, graphs=True, reading=True, read=read)
